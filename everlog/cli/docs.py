@@ -53,6 +53,15 @@ def _write_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+ttl_option = click.option(
+    "--ttl",
+    "ttl_s",
+    type=int,
+    metavar="SECONDS",
+    help="Delete it after so long, unless it is written again.",
+)
+
+
 def _parse(body: str | None) -> Any:
     """JSON from the line, or from standard input with '-' or nothing."""
     from everlog.documents.bodies import decode_body
@@ -77,6 +86,8 @@ def _show_written(settings: CliSettings, written: Any) -> None:
     }
     if written.position is not None:
         document["position"] = str(written.position)
+    if written.expires_ms is not None:
+        document["expires"] = moment(written.expires_ms)
     show(settings.as_json, document, f"{plain(written.path)} is at revision {written.revision}")
 
 
@@ -97,6 +108,8 @@ async def get(log: Everlog, settings: CliSettings, /, path: str, at: int | None,
     found = await log.documents.get(path, fields=fields)
     if settings.as_json:
         about = {"path": path, "revision": found.revision, "etag": found.etag, "modified": moment(found.modified_ms)}
+        if found.expires_ms is not None:
+            about["expires"] = moment(found.expires_ms)
         click.echo(encode({**about, "body": msgspec.Raw(found.json.encode())}))
     else:
         click.echo(found.json)
@@ -112,6 +125,7 @@ async def get(log: Everlog, settings: CliSettings, /, path: str, at: int | None,
 @path_argument
 @body_argument
 @_write_options
+@ttl_option
 @with_log(create=True)
 async def put(log: Everlog, settings: CliSettings, /, path: str, body: str | None, **options: Any) -> None:
     """Store a document or an element. Without a body, or with '-', it comes from standard input."""
@@ -122,6 +136,7 @@ async def put(log: Everlog, settings: CliSettings, /, path: str, body: str | Non
 @path_argument
 @body_argument
 @_write_options
+@ttl_option
 @with_log(create=True)
 async def post(log: Everlog, settings: CliSettings, /, path: str, body: str | None, **options: Any) -> None:
     """Add an element to a collection under a new id."""
@@ -132,6 +147,7 @@ async def post(log: Everlog, settings: CliSettings, /, path: str, body: str | No
 @path_argument
 @body_argument
 @_write_options
+@ttl_option
 @with_log()
 async def patch(log: Everlog, settings: CliSettings, /, path: str, body: str | None, **options: Any) -> None:
     """Merge into a document or an element; null removes a field."""
@@ -155,8 +171,8 @@ async def batch(
 ) -> None:
     """Carry out several writes of one document or collection, all of them or none.
 
-    OPERATIONS is a JSON list of {"method", "id", "body", "ifMatch", "ifNoneMatch"}. Without it, or with '-', it comes
-    from standard input.
+    OPERATIONS is a JSON list of {"method", "id", "body", "ifMatch", "ifNoneMatch", "ttl"}. Without it, or with '-', it
+    comes from standard input.
     """
     for written in await log.documents.batch(path, _parse(operations), message_id=message_id, wait=wait, by=LOCAL):
         _show_written(settings, written)
@@ -345,11 +361,16 @@ async def _print_live(live: AsyncGenerator[LiveChange, None], upto: int | None, 
 @click.option("--prefix", metavar="TEXT", help="All collections whose paths begin like this, but for views.")
 @with_log()
 async def export(log: Everlog, settings: CliSettings, /, paths: tuple[str, ...], prefix: str | None) -> None:
-    """Print documents and collections as JSON lines that 'everlog docs import' takes back."""
+    """Print documents and collections as JSON lines that 'everlog docs import' takes back.
+
+    A prefix stands for collections; plain documents are printed if they are named.
+    """
     from everlog.cli.docs_transfer import export_lines
 
     if not paths and prefix is None:
         raise click.UsageError("what? Name documents or collections, or give a --prefix")
+    if prefix is not None:
+        click.echo("of what --prefix covers, collections are exported, not plain documents: name these", err=True)
     if sys.stdout.isatty():
         async for line in export_lines(log.documents, paths, prefix):
             click.echo(line)
@@ -453,6 +474,19 @@ async def _print_changes(found: AsyncGenerator[StreamedChange, None], limit: int
             count += 1
             if count == limit:
                 return
+
+
+@docs.command(cls=CliCommand, examples=["everlog docs expire"])
+@with_log()
+async def expire(log: Everlog, settings: CliSettings, /) -> None:
+    """Delete documents and elements whose time to live is over. Servers do this by themselves."""
+    from everlog.documents.documents import LocalDocuments
+
+    if not isinstance(log.documents, LocalDocuments):
+        raise click.UsageError("a server deletes what has expired by itself: name the folder or the file of the data")
+    found = await log.documents.expire()
+    document = {"expired": found.expired, "failed": found.failed}
+    show(settings.as_json, document, f"{found.expired} deleted, {found.failed} to be tried again")
 
 
 @docs.command(cls=CliCommand, examples=["everlog docs recover", "everlog docs recover --spark"])

@@ -216,6 +216,7 @@ class DocumentsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     index_spark_above: Annotated[int, msgspec.Meta(ge=0)] = 0
     fail_timeout_s: Seconds = 180.0
     hot_recovery_s: Seconds = 1800.0
+    expiry_interval_s: Seconds = 1.0
     hot_recovery_interval_s: Seconds = 15.0
     stale_recovery_s: Seconds = 86_400.0
     stale_recovery_interval_s: Seconds = 180.0

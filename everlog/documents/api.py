@@ -45,6 +45,8 @@ class Document(msgspec.Struct, frozen=True):
     etag: str
     created_ms: int
     modified_ms: int
+    expires_ms: int | None = None
+    """When it will be deleted, if it has a time to live."""
 
     @property
     def body(self) -> Any:
@@ -93,7 +95,8 @@ class Documents(ABC):
 
         Options of all writes: `if_match`, `if_none_match` (entity tags), `message_id` (a repeat is answered, not
         repeated), `correlation_id`, `wait=True` (return when the event is out, with its `position` in the log), and
-        `by`: who makes the change, as its event says. Over HTTP that is the name of the token.
+        `by`: who makes the change, as its event says. Over HTTP that is the name of the token. With a body also
+        `ttl_s`: it is deleted after so many seconds, unless it is written again before that.
         """
         return await self.write("put", path, body_of(body), **options)
 
@@ -122,6 +125,7 @@ class Documents(ABC):
         correlation_id: str | None = None,
         wait: bool = False,
         by: str = "",
+        ttl_s: int | None = None,
     ) -> WrittenDocument:
         """Any of the four; the body is exact JSON."""
 
@@ -138,19 +142,19 @@ class Documents(ABC):
     ) -> Sequence[WrittenDocument]:
         """Several writes of one document or collection, all or none; each sees those before it.
 
-        Each is `{"method": "put", "id": "o-1", "body": {…}, "if_match": …, "if_none_match": …}`; without `id` it is
-        of the document or the collection itself. The error of one that is refused says which, counted from 0:
-        `error.facts["operation"]`. With `message_id`, a repetition is answered as a whole. `wait`: the last answer has
-        the position of the last event.
+        Each is `{"method": "put", "id": "o-1", "body": {…}, "if_match": …, "if_none_match": …, "ttl_s": …}`;
+        without `id` it is of the document or the collection itself. The error of one that is refused says which,
+        counted from 0: `error.facts["operation"]`. With `message_id`, a repetition is answered as a whole. `wait`: the
+        last answer has the position of the last event.
         """
 
     @abstractmethod
     def bulk(self, writes: Iterable[Any] | AsyncIterable[Any], *, by: str = "") -> AsyncGenerator[BulkResult, None]:
         """Many writes, each for itself, of any documents: one result for each, in their order.
 
-        Each is `{"method": "put", "path": "orders~/o-1", "body": {…}}`, with `if_match`, `if_none_match`, `message_id`
-        and `correlation_id` if you like, or a `BulkWrite`. What is refused is the `error` of its result. Writes of one
-        document keep their order; those of others go on meanwhile.
+        Each is `{"method": "put", "path": "orders~/o-1", "body": {…}}`, with `if_match`, `if_none_match`, `message_id`,
+        `correlation_id` and `ttl_s` if you like, or a `BulkWrite`. What is refused is the `error` of its result. Writes
+        of one document keep their order; those of others go on meanwhile.
         """
 
     @abstractmethod

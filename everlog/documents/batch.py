@@ -27,9 +27,11 @@ from everlog.documents.model import (
     Preconditions,
     WriteSettings,
     WrittenDocument,
+    check_ttl,
     decide,
     first_answers,
     remembered,
+    ttl_part,
 )
 from everlog.documents.paths import DocumentPlace, parse_path
 from everlog.errors import DocumentRefused, InvalidDocument
@@ -47,6 +49,7 @@ class DocumentOperation(msgspec.Struct, frozen=True, rename="camel", forbid_unkn
     body: Any = UNSET
     if_match: str | None = None
     if_none_match: str | None = None
+    ttl_s: int | None = msgspec.field(default=None, name="ttl")
 
 
 class BatchRequest(msgspec.Struct, frozen=True):
@@ -77,7 +80,7 @@ def operations_of(given: Iterable[Any]) -> list[DocumentOperation]:
 def _operation(number: int, given: Any) -> DocumentOperation:
     if isinstance(given, DocumentOperation):
         return given
-    names = {"if_match": "ifMatch", "if_none_match": "ifNoneMatch"}
+    names = {"if_match": "ifMatch", "if_none_match": "ifNoneMatch", "ttl_s": "ttl"}
     try:
         renamed = {names.get(name, name): value for name, value in given.items()}
         return msgspec.convert(renamed, DocumentOperation)
@@ -115,6 +118,7 @@ def batch_request(
                 correlation_id=correlation_id,
                 preconditions=Preconditions.of(one.if_match, one.if_none_match),
                 by=by,
+                ttl_s=check_ttl(one.ttl_s),
             )
         except InvalidDocument as error:
             raise _of_operation(error, number) from error
@@ -190,7 +194,7 @@ def decide_batch(
 
 
 def _digest(request: BatchRequest) -> str:
-    return digest("batch", *[[one.method, one.place.path, one.body] for one in request.commands])
+    return digest("batch", *[[one.method, one.place.path, one.body, *ttl_part(one)] for one in request.commands])
 
 
 def _of_operation(error: Any, number: int) -> Any:

@@ -7,13 +7,17 @@ float where its repr reads as the same number, and the Decimal where it does not
 from __future__ import annotations
 
 import decimal
+import gc
 import hashlib
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 
+from everlog.documents.sliced_json import SLICE_BYTES, decode_sliced
 from everlog.errors import InvalidDocument
 
 MAX_DEPTH = 100
@@ -50,13 +54,33 @@ _canonical = msgspec.json.Encoder(decimal_format="number", order="deterministic"
 def decode_body(data: bytes | str) -> Any:
     """JSON with exact numbers: whole ones as int, others as Decimal."""
     try:
-        value = _decoder.decode(data)
-        _check(value, 0)
+        found = data.encode() if isinstance(data, str) else data
+        with _without_collections(len(found)):
+            return decode_sliced(found, _checked, max_depth=MAX_DEPTH)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, decimal.DecimalException, ValueError) as error:
         if isinstance(error, InvalidDocument):
             raise
         raise InvalidDocument("invalid-json", f"this body is not JSON that can be stored: {error}") from error
+
+
+def _checked(data: bytes, levels: int) -> Any:
+    """A piece of a body that stands below so many levels."""
+    value = _decoder.decode(data)
+    _check(value, max(0, levels))
     return value
+
+
+@contextmanager
+def _without_collections(size: int) -> Iterator[None]:
+    """A large body is many objects, none of them garbage: collections would look through all of them several times."""
+    enabled = size > SLICE_BYTES and gc.isenabled()
+    if enabled:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _check(value: Any, depth: int) -> None:

@@ -25,10 +25,11 @@ from everlog.documents.model import (
     Preconditions,
     WriteSettings,
     WrittenDocument,
+    check_ttl,
     decide,
 )
-from everlog.documents.paths import parse_path
-from everlog.errors import EverlogError, InvalidDocument, SchemaViolated, TooManyPending
+from everlog.documents.paths import DocumentPlace, parse_path
+from everlog.errors import Busy, EverlogError, InvalidDocument, TooManyPending
 
 MAX_GROUP = 100
 _NAMES = {
@@ -36,6 +37,7 @@ _NAMES = {
     "if_none_match": "ifNoneMatch",
     "message_id": "idempotencyKey",
     "correlation_id": "correlationId",
+    "ttl_s": "ttl",
 }
 
 
@@ -53,15 +55,20 @@ class BulkWrite(msgspec.Struct, frozen=True, rename=_NAMES, forbid_unknown_field
     if_none_match: str | None = None
     message_id: str | None = None
     correlation_id: str | None = None
+    ttl_s: int | None = None
 
 
 class BulkResult(msgspec.Struct, frozen=True):
-    """What became of one write: `written`, or the `error` that it would have raised alone. `number` counts from 1."""
+    """What became of one write: `written`, or the `error` that it would have raised alone. `number` counts from 1.
+
+    `method` is what was asked for, unless it is not known.
+    """
 
     number: int
     path: str | None
     written: WrittenDocument | None = None
     error: EverlogError | None = None
+    method: Method | None = None
 
 
 def bulk_write(given: Any) -> tuple[BulkWrite, int]:
@@ -103,6 +110,7 @@ def command_of(write: BulkWrite, made_id: str, by: str) -> DocumentCommand:
         remembered=write.message_id is not None,
         preconditions=Preconditions.of(write.if_match, write.if_none_match),
         by=by,
+        ttl_s=check_ttl(write.ttl_s),
     )
 
 
@@ -122,6 +130,7 @@ def decide_each(
     publication.
     """
     found: list[DocumentChange | WrittenDocument | EverlogError] = []
+    unfit: list[EverlogError] = []  # what the check has raised
     bodies: dict[str, DocumentRow | None] = dict(rows)
     known = dict(messages)
     size = 0
@@ -130,14 +139,21 @@ def decide_each(
         row = bodies.get(command.place.item)
         try:
             made = decide(
-                head, row, message, command, now_ms=now_ms, entropy=entropy + number, settings=settings, check=check
+                head,
+                row,
+                message,
+                command,
+                now_ms=now_ms,
+                entropy=entropy + number,
+                settings=settings,
+                check=_noting(check, unfit),
             )
-        except TooManyPending as error:
-            return found or [error]
-        except SchemaViolated as error:
-            return [*found, error]  # the bodies behind it were checked as if it had been stored
+        except (TooManyPending, Busy) as error:
+            return found or [error]  # it may have its turn in a decision of its own
         except EverlogError as error:
             found.append(error)
+            if unfit:
+                return found  # the bodies behind it were checked as if it had been stored, or not at all
             continue
         if isinstance(made, WrittenDocument):
             found.append(made)
@@ -153,3 +169,16 @@ def decide_each(
         if made.clears:
             return found
     return found
+
+
+def _noting(check: BodyCheck, unfit: list[EverlogError]) -> BodyCheck:
+    """The same check; what it raises is noted: it may be of any type, also of those that a decision itself raises."""
+
+    def noting(place: DocumentPlace, text: str) -> None:
+        try:
+            check(place, text)
+        except EverlogError as error:
+            unfit.append(error)
+            raise
+
+    return noting

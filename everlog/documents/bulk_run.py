@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Awaita
 from typing import Any, NamedTuple, TypeAlias
 
 from everlog.documents.bulk import MAX_GROUP, BulkResult, BulkWrite, bulk_write, command_of
-from everlog.documents.model import DocumentCommand, WrittenDocument
+from everlog.documents.model import DocumentCommand, Method, WrittenDocument
 from everlog.errors import EverlogError, InvalidDocument
 
 MAX_UNDER_WAY = 2000
@@ -38,25 +38,34 @@ class _Task(NamedTuple):
     done: asyncio.Future[Written]
 
 
+class _Awaited(NamedTuple):
+    """A write whose result is to be given in its turn; no path and no method if it is none."""
+
+    number: int
+    path: str | None
+    method: Method | None
+    done: asyncio.Future[Written]
+
+
 class BulkRun:
     """One run. `write` carries out commands of one document, in order, and says what became of each."""
 
-    def __init__(self, write: WriteEach, make_id: Callable[[], str], *, by: str) -> None:
+    def __init__(self, write: WriteEach, run_id: str, *, by: str) -> None:
         self._write = write
-        self._make_id = make_id
+        self._run_id = run_id
         self._by = by
         self._documents: dict[str, deque[_Task]] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(MAX_DOCUMENTS)
-        self._results: deque[tuple[int, str | None, asyncio.Future[Written]]] = deque()
+        self._results: deque[_Awaited] = deque()
         self._under_way = 0
         self._bytes = 0
         self._ended = False
         self._come = asyncio.Event()  # a result has come, or the source has ended
         self._gone = asyncio.Event()  # a write is done, or a result was taken
 
-    async def run(self, source: AsyncIterator[SourcedWrite]) -> AsyncGenerator[BulkResult, None]:
-        """What became of each, in order, as soon as that is known."""
+    async def run(self, source: AsyncIterator[SourcedWrite]) -> AsyncGenerator[list[BulkResult], None]:
+        """What became of each, in order, as soon as that is known: as many at a time as are."""
         reading = asyncio.create_task(self._read(source))
         try:
             while self._results or not self._ended:
@@ -64,14 +73,12 @@ class BulkRun:
                     self._come.clear()
                     await self._come.wait()
                     continue
-                number, path, done = self._results[0]
-                found = await done
-                self._results.popleft()
+                await self._results[0].done
+                some: list[BulkResult] = []
+                while self._results and self._results[0].done.done() and len(some) < MAX_GROUP:
+                    some.append(_result(self._results.popleft()))
                 self._gone.set()
-                if isinstance(found, WrittenDocument):
-                    yield BulkResult(number, found.path, found)
-                else:
-                    yield BulkResult(number, path, error=found)
+                yield some
             await reading  # an error of the source comes after the results of what was read
         finally:
             tasks = [reading, *self._workers]
@@ -101,12 +108,12 @@ class BulkRun:
         done: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
         write = one.write
         if isinstance(write, EverlogError):
-            self._results.append((one.number, None, done))
+            self._results.append(_Awaited(one.number, None, None, done))
             done.set_result(write)
             return
-        self._results.append((one.number, write.path, done))
+        self._results.append(_Awaited(one.number, write.path, write.method, done))
         try:
-            command = command_of(write, self._make_id(), self._by)
+            command = command_of(write, f"{self._run_id}-{one.number}", self._by)
         except EverlogError as error:
             done.set_result(error)
             return
@@ -140,6 +147,13 @@ class BulkRun:
                     self._bytes -= task.size
                 self._gone.set()
             del self._documents[uri]
+
+
+def _result(one: _Awaited) -> BulkResult:
+    found = one.done.result()
+    if isinstance(found, WrittenDocument):
+        return BulkResult(one.number, found.path, found, method=one.method)
+    return BulkResult(one.number, one.path, error=found, method=one.method)
 
 
 async def sourced(writes: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[SourcedWrite, None]:

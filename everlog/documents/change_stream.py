@@ -12,9 +12,9 @@ the same revision, by the outbox, or by the history, in this order; what a strea
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -38,7 +38,7 @@ from everlog.errors import (
 from everlog.journal.parts import JournalParts
 from everlog.projections.event_source import AcceptedEvent, events
 from everlog.projections.offsets import RecordPlace, parse_place, show
-from everlog.projections.source import Feed
+from everlog.projections.source import Delivery, Feed
 
 BEGINNING = "0"
 MAX_POSITION_CHARS = 16 * 1024
@@ -81,23 +81,28 @@ class ChangeLog:
     """The topic of documents, as a stream of changes reads it."""
 
     def __init__(self, parts: JournalParts, topic: str) -> None:
-        self._parts = parts
+        self.parts = parts
         self.topic = topic
         self._name = parts.config.journal.topic_prefix + topic
 
     def open(self) -> Feed:
-        return events(self.topic, partial=True).open(self._parts)
+        return events(self.topic, partial=True).open(self.parts)
 
-    @property
-    def key(self) -> str:
-        return self._name
+    async def pages(self, places: Places) -> AsyncGenerator[Sequence[Delivery], None]:
+        """What comes behind these places, forever; from the beginning if there are none."""
+        feed = self.open()
+        try:
+            async for page in feed.read(self._name, places or None):
+                yield page
+        finally:
+            await feed.close()
 
     async def ends(self) -> dict[int, int]:
         """The last offset of each partition; -1 where there is none."""
-        topic = await self._parts.log.topic(self._name)
+        topic = await self.parts.log.topic(self._name)
         if topic is None:
             return {}
-        return {one: await self._parts.log.end(topic, one) - 1 for one in range(topic.partitions)}
+        return {one: await self.parts.log.end(topic, one) - 1 for one in range(topic.partitions)}
 
     def entry(self, partition: int) -> str:
         return f"{self._name}-{partition}"
@@ -185,13 +190,12 @@ class ChangeStream:
 
     async def pages(self) -> AsyncGenerator[list[StreamedChange], None]:
         """Changes as they come, forever; each page ends with the position behind all that was read."""
-        log, feed = self._parts.log, self._parts.log.open()
         try:
-            async with aclosing(_generator(feed, log.key, self._places)) as pages:
+            async with aclosing(self._parts.log.pages(self._places)) as pages:
                 async for page in pages:
                     found: list[StreamedChange] = []
                     for delivery in page:
-                        self._places |= delivery.offset
+                        self._places |= cast(Places, delivery.offset)
                         event = await self._change(delivery.envelope)
                         if event is not None:
                             found.append(StreamedChange(self.begin, event))
@@ -200,8 +204,6 @@ class ChangeStream:
                     yield found
         except LogTruncated as error:
             raise DocumentConflict("position-too-old", f"{error}: begin again, without a position") from error
-        finally:
-            await feed.close()
 
     async def _change(self, envelope: AcceptedEvent | None) -> DocumentEvent | None:
         """The event if it is selected."""
@@ -236,8 +238,3 @@ class ChangeStream:
             return None
         except QueryLimited as error:
             raise DocumentConflict("position-too-old", f"{error}: begin again, without a position") from error
-
-
-async def _generator(feed: Feed, key: str, places: Places) -> AsyncGenerator[Any, None]:
-    async for page in feed.read(key, places or None):
-        yield page

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+
+import msgspec
 
 from everlog.config import DocumentsConfig
 from everlog.documents.api import CollectionCount, CollectionPage
-from everlog.documents.bodies import encode_body
+from everlog.documents.bodies import encode_body, is_large
 from everlog.documents.evaluator import Evaluator
 from everlog.documents.field_selection import parse_fields, select_each
 from everlog.documents.indexes import Index
@@ -17,6 +20,8 @@ from everlog.documents.query import PendingElements, Query, QueryLimits, QueryRu
 from everlog.documents.query_plan import IndexRange
 from everlog.errors import DocumentNotFound
 from everlog.runtime.clock import Clock
+
+MAX_CHARS_ON_LOOP = 32 * 1024  # of elements that are decoded there
 
 
 class CollectionReader:
@@ -33,9 +38,13 @@ class CollectionReader:
         selected = parse_fields(wanted.fields)
         head = await self._head(uri)
         answer = await (await self._runner(uri, wanted, head)).run()
-        body = encode_body(answer.page)
+        page = answer.page
+        work = partial(select_each, page, selected) if selected else partial(encode_body, page)
+        raw = sum(len(one) for one in page if isinstance(one, msgspec.Raw)) if selected else 0
+        large = raw > MAX_CHARS_ON_LOOP or is_large(page)
+        text = await self._evaluator.side.call(work) if large else work()
         return CollectionPage(
-            json=await select_each(body, selected) if selected else body,
+            json=text,
             revision=head.revision,
             count=head.count if answer.plan.index is None else answer.held,
             next=answer.next,

@@ -23,7 +23,7 @@ from everlog.config import DocumentsConfig
 from everlog.core.values import Position
 from everlog.documents.api import MAX_HISTORY_PAGE, CollectionCount, CollectionPage, Document, Documents
 from everlog.documents.batch import DocumentOperation, batch_request, operations_of
-from everlog.documents.bodies import encode_body, plain_of
+from everlog.documents.bodies import encode_body, is_large, plain_of
 from everlog.documents.bulk import BulkResult
 from everlog.documents.bulk_run import BulkRun, SourcedWrite, sourced
 from everlog.documents.change_stream import ChangeLog, ChangeStream, ChangeStreamParts
@@ -32,6 +32,7 @@ from everlog.documents.collections import MAX_COLLECTIONS, CollectionsPage, pref
 from everlog.documents.completer import Completer
 from everlog.documents.document_writer import DocumentWriter, new_entropy
 from everlog.documents.evaluator import Evaluator
+from everlog.documents.expiry import DocumentExpirer, ExpiredDocuments
 from everlog.documents.field_selection import parse_fields, select_from
 from everlog.documents.history import DocumentEvent, History, HistoryPage, beyond_end
 from everlog.documents.ids import TransactionId, etag_of, next_id
@@ -44,6 +45,7 @@ from everlog.documents.model import (
     Method,
     Preconditions,
     WrittenDocument,
+    check_ttl,
     with_author,
 )
 from everlog.documents.paths import DocumentPlace, parse_collection, parse_path
@@ -53,6 +55,7 @@ from everlog.documents.query import Query, bounded
 from everlog.documents.recovery import OutboxRecovery
 from everlog.documents.schemas.model import DocumentSchema, SchemaCheck
 from everlog.documents.schemas.registry import SchemaRegistry
+from everlog.documents.side_history import SideChangeLog, SideFiles, SideHistory, SidePublisher
 from everlog.documents.templates import compile_template
 from everlog.documents.unshown import RetriedElements, UnshownElement
 from everlog.documents.views import MAX_TEMPLATE_INDEXES, MAX_VIEWS, Followers
@@ -79,6 +82,7 @@ class OpenDocuments(NamedTuple):
     history: History
     followers: Followers
     recovery: OutboxRecovery
+    expirer: DocumentExpirer
     live: LiveFeeds
     schemas: SchemaRegistry
     collections: CollectionReader
@@ -99,6 +103,7 @@ class LocalDocuments(Documents):
         history: Callable[[], History],
         publisher: Callable[[], Publisher],
         change_log: ChangeLog,
+        side_files: SideFiles | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -106,6 +111,8 @@ class LocalDocuments(Documents):
         self._make_history = history
         self._make_publisher = publisher
         self._change_log = change_log
+        self._side_files = side_files
+        self._serves = False
         self.writers = Workers(max_tasks=config.max_workers, max_waiting=config.max_waiting)
         self.evaluator = Evaluator.of(config)
         self.completers = Workers(max_tasks=config.max_workers, max_waiting=config.max_waiting)
@@ -113,15 +120,26 @@ class LocalDocuments(Documents):
         self._opening = asyncio.Lock()
         self._parts: OpenDocuments | None = None
 
+    def serve(self) -> None:
+        """From when they are opened: do long work in a thread of its own, with files of its own. For a process that
+        answers many clients; one client is served sooner without.
+        """
+        self._serves = True
+
     async def open(self) -> OpenDocuments:
         async with self._opening:
             if self._parts is None:
                 store = await self._open_store()
-                history = self._make_history()
+                history, publisher = self._make_history(), self._make_publisher()
+                if self._serves and self._side_files is not None:
+                    side, files = self.evaluator.side, self._side_files
+                    history = SideHistory(side, files, self._config.feed_poll_interval_s)
+                    publisher = SidePublisher(side, files, publisher)
+                    self._change_log = SideChangeLog(side, files, self._change_log)
                 followers = Followers(store, self._writer.apply, clock=self._clock, evaluator=self.evaluator)
                 completer = Completer(
                     store,
-                    self._make_publisher(),
+                    publisher,
                     clock=self._clock,
                     max_completers=self._config.max_completers,
                     evaluator=self.evaluator,
@@ -132,9 +150,14 @@ class LocalDocuments(Documents):
                 )
                 recovery = OutboxRecovery(store, completer, clock=self._clock, config=self._config)
                 live = LiveFeeds(history, store)
-                schemas = SchemaRegistry(store, clock=self._clock)
+                schemas = SchemaRegistry(store, clock=self._clock, side=self.evaluator.side)
                 reader = CollectionReader(store, self.evaluator, clock=self._clock, config=self._config)
-                self._parts = OpenDocuments(store, completer, history, followers, recovery, live, schemas, reader)
+                expirer = DocumentExpirer(
+                    store, self._writer.apply, lambda: self._request_id(None, None), clock=self._clock
+                )
+                self._parts = OpenDocuments(
+                    store, completer, history, followers, recovery, expirer, live, schemas, reader
+                )
             return self._parts
 
     async def close(self) -> None:
@@ -146,6 +169,8 @@ class LocalDocuments(Documents):
             await parts.schemas.close()
             await parts.completer.close()
             await parts.store.close()
+            if isinstance(parts.history, SideHistory) and self._side_files is not None:
+                await self.evaluator.side.run(self._side_files.close())
             await self.evaluator.aclose()
 
     async def write(
@@ -160,6 +185,7 @@ class LocalDocuments(Documents):
         correlation_id: str | None = None,
         wait: bool = False,
         by: str = "",
+        ttl_s: int | None = None,
     ) -> WrittenDocument:
         _check_author(by)
         made = self._request_id(message_id, correlation_id)
@@ -172,6 +198,7 @@ class LocalDocuments(Documents):
             remembered=message_id is not None,
             preconditions=Preconditions.of(if_match, if_none_match),
             by=by,
+            ttl_s=check_ttl(ttl_s),
         )
         written = await self._writer.apply(command)
         return await self._placed(written, message_id) if wait else written
@@ -205,13 +232,14 @@ class LocalDocuments(Documents):
         self, writes: Iterable[Any] | AsyncIterable[Any], *, by: str = ""
     ) -> AsyncGenerator[BulkResult, None]:
         async with contextlib.aclosing(self.bulk_of(sourced(writes), by=by)) as results:
-            async for result in results:
-                yield result
+            async for some in results:
+                for result in some:
+                    yield result
 
-    def bulk_of(self, source: AsyncIterator[SourcedWrite], *, by: str) -> AsyncGenerator[BulkResult, None]:
-        """The same for writes that were read somewhere: some of them may be errors."""
+    def bulk_of(self, source: AsyncIterator[SourcedWrite], *, by: str) -> AsyncGenerator[list[BulkResult], None]:
+        """The same for writes that were read somewhere, several results at a time: some of them may be errors."""
         _check_author(by)
-        return BulkRun(self._writer.each, lambda: self._request_id(None, None), by=by).run(source)
+        return BulkRun(self._writer.each, self._request_id(None, None), by=by).run(source)
 
     def _request_id(self, message_id: str | None, correlation_id: str | None) -> str:
         """The id of a request, its own or a new one."""
@@ -267,7 +295,8 @@ class LocalDocuments(Documents):
         if head is None or head.deleted or row is None:
             raise DocumentNotFound("not_found", f"there is no {path}")
         body = row.body if not selected else select_from(row.body, selected, place.item)
-        return Document(path, body, head.revision, etag_of(row.revision), row.created_ms, row.modified_ms)
+        tag = etag_of(row.revision)
+        return Document(path, body, head.revision, tag, row.created_ms, row.modified_ms, row.expires_ms)
 
     async def list(
         self, /, path: str, query: Query | None = None, *, token: After = None, **parameters: Any
@@ -299,6 +328,10 @@ class LocalDocuments(Documents):
     async def pending(self, path: str, *, limit: int = 100) -> Sequence[DocumentTransaction]:
         found = await (await self.open()).store.pending(parse_path(path).uri, limit=limit)
         return [with_author(one) for one in found]
+
+    async def expire(self) -> ExpiredDocuments:
+        """Delete what has reached the end of its time to live. Servers do it by themselves."""
+        return await (await self.open()).expirer.run_once()
 
     async def settle(self, path: str) -> None:
         await (await self.open()).completer.complete(parse_path(path).uri)
@@ -345,7 +378,8 @@ class LocalDocuments(Documents):
         await self._reach_revision(place, revision, token)
         past = (await self.open()).history.elements_at(place.uri, revision, after=after, size=wanted, token=token)
         found, last = await past
-        return CollectionPage(encode_body(found), revision, None, None if last is None else {"after": last})
+        text = await self.evaluator.side.call(lambda: encode_body(found)) if is_large(found) else encode_body(found)
+        return CollectionPage(text, revision, None, None if last is None else {"after": last})
 
     async def _reach_revision(self, place: DocumentPlace, revision: int, token: After) -> None:
         await self.settle(place.uri)

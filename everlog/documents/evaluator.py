@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from everlog.config import DocumentsConfig
@@ -24,6 +23,7 @@ from everlog.documents.filters.tree import FilterNode
 from everlog.documents.indexes import MAX_KEY_BYTES, Index
 from everlog.documents.order import index_key
 from everlog.errors import InvalidDocument
+from everlog.runtime.side_loop import SideLoop
 
 MAX_CHARS_ON_LOOP = 256  # of a filter that is parsed there: some 30 µs each
 DECODE_SHIFT = 3  # a step pays for 8 bytes of JSON
@@ -35,7 +35,7 @@ class Evaluator:
 
     def __init__(self, limits: BudgetLimits | None = None) -> None:
         self.limits = limits or BudgetLimits()
-        self._thread: ThreadPoolExecutor | None = None
+        self.side = SideLoop()
 
     @classmethod
     def of(cls, config: DocumentsConfig) -> Evaluator:
@@ -59,7 +59,7 @@ class Evaluator:
             before = budget.mark
             budget.begin_turn(threaded=threaded)
             try:
-                return await self._in_thread(work) if threaded else work()
+                return await self.side.call(work) if threaded else work()
             except TurnOver:
                 if not threaded:
                     threaded = budget.mark == before
@@ -71,7 +71,7 @@ class Evaluator:
     async def parse(self, text: str) -> FilterNode | None:
         """The tree of a filter. A long one is parsed in the thread, the first time."""
         if len(text) > MAX_CHARS_ON_LOOP and not is_parsed(text):
-            return await self._in_thread(lambda: parse_filter(text))
+            return await self.side.call(lambda: parse_filter(text))
         return parse_filter(text)
 
     async def matches(self, condition: str | None, element: Any, now_ms: int) -> bool:
@@ -93,16 +93,9 @@ class Evaluator:
                 await asyncio.sleep(0)
         return found
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="everlog-filters")
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
     async def aclose(self) -> None:
         """Wait until the thread has ended."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            await asyncio.to_thread(thread.shutdown, cancel_futures=True)
+        await self.side.aclose()
 
 
 def pay_decoding(body: str, budget: Budget) -> Any:

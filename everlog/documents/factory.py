@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import msgspec
@@ -12,11 +13,13 @@ from everlog.documents.documents import LocalDocuments
 from everlog.documents.history import History
 from everlog.documents.port import DocumentStore
 from everlog.documents.publisher import JournalPublisher, Publisher
+from everlog.documents.side_history import SideFiles
 from everlog.documents.sqlite.document_store import SqliteDocuments
 from everlog.errors import InvalidConfig
-from everlog.journal.journal import LocalJournal
-from everlog.journal.parts import JournalParts
+from everlog.journal.journal import Journal, LocalJournal
+from everlog.journal.parts import JournalParts, open_parts
 from everlog.journal.writer import Writer
+from everlog.runtime.clock import Clock
 from everlog.runtime.trace import Trace
 
 log = logging.getLogger("everlog.documents")
@@ -35,22 +38,59 @@ def make_documents(parts: JournalParts, *, trace: Trace | None = None) -> LocalD
             return await CassandraDocuments.open(cassandra, transaction_days=config.transaction_days, trace=trace)
         return SqliteDocuments(parts.config.folder, synchronous=parts.config.store.synchronous, trace=trace)
 
-    def publisher() -> Publisher:
-        return JournalPublisher(journal)
-
     return LocalDocuments(
         config,
         parts.clock,
         open_store,
-        lambda: History(
-            journal,
-            max_events=config.max_history,
-            max_bytes=config.max_query_bytes,
-            poll_interval_s=config.feed_poll_interval_s,
-        ),
-        publisher,
+        lambda: history_of(journal, config),
+        lambda: JournalPublisher(journal),
         ChangeLog(parts, config.topic),
+        SideParts(parts.config, parts.clock) if parts.config.embedded else None,
     )
+
+
+def history_of(journal: Journal, config: DocumentsConfig) -> History:
+    """The past as this journal has it, within the limits of the configuration."""
+    return History(
+        journal,
+        max_events=config.max_history,
+        max_bytes=config.max_query_bytes,
+        poll_interval_s=config.feed_poll_interval_s,
+    )
+
+
+class SideParts(SideFiles):
+    """The files of the log and the store, opened once more in the thread for long work."""
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._opening = asyncio.Lock()
+        self._parts: JournalParts | None = None
+        self._own: LocalJournal | None = None
+
+    async def _journal(self) -> LocalJournal:
+        async with self._opening:
+            if self._own is None:
+                self._parts = await open_parts(self._config, clock=self._clock)
+                self._own = document_journal(self._parts)
+            return self._own
+
+    async def history(self) -> History:
+        return history_of(await self._journal(), fitting(self._config))
+
+    async def publisher(self) -> Publisher:
+        return JournalPublisher(await self._journal())
+
+    async def change_log(self) -> ChangeLog:
+        await self._journal()
+        assert self._parts is not None
+        return ChangeLog(self._parts, self._config.documents.topic)
+
+    async def close(self) -> None:
+        parts, self._parts, self._own = self._parts, None, None
+        if parts is not None:
+            await parts.close()
 
 
 def fitting(config: Config) -> DocumentsConfig:

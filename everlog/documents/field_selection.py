@@ -6,16 +6,16 @@ which elements there are, their order, or their tags.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
+
+import msgspec
 
 from everlog.documents.bodies import encode_body, stored_body
 from everlog.documents.order import parse_field
 from everlog.errors import InvalidDocument
 
 MAX_FIELDS = 100
-ELEMENTS_PER_TURN = 200
 Selected = dict[str, Any]
 """Names to what is selected below them; {}: all of it."""
 
@@ -74,11 +74,7 @@ def select_from(text: str, selected: Selected, item: str = "") -> str:
     return encode_body({**found, "id": item} if item else found)
 
 
-async def select_each(text: str, selected: Selected) -> str:
-    """The part of each element of a list; between some of them others get their turn."""
-    found = []
-    for number, element in enumerate(stored_body(text), 1):
-        found.append({**select(element, selected), "id": element["id"]})
-        if number % ELEMENTS_PER_TURN == 0:
-            await asyncio.sleep(0)
-    return encode_body(found)
+def select_each(elements: Sequence[Any], selected: Selected) -> str:
+    """The part of each element of a list, as JSON. Some may not be decoded yet."""
+    bodies = [stored_body(bytes(one).decode()) if isinstance(one, msgspec.Raw) else one for one in elements]
+    return encode_body([{**select(element, selected), "id": element["id"]} for element in bodies])

@@ -29,6 +29,7 @@ class DocumentEvent(msgspec.Struct, frozen=True, rename="camel"):
     """One change, as the feed carries it. `json` is the body as JSON; `position` is its place in the log.
 
     `by` is who made it: the name of a token, `local` on a server without tokens, `everlog.…` for a part of Everlog.
+    `expires_ms`: when what was written is to be deleted, if it has a time to live.
     """
 
     revision: int
@@ -41,6 +42,7 @@ class DocumentEvent(msgspec.Struct, frozen=True, rename="camel"):
     json: str
     position: Position
     by: str = ""
+    expires_ms: int | None = None
 
     @property
     def body(self) -> Any:
@@ -65,6 +67,7 @@ class _Headers(msgspec.Struct, rename="camel"):
     correlation_id: str = ""
     transaction_id: str = ""
     by: str = ""
+    expires: int | None = None
 
 
 class _Wire(msgspec.Struct):
@@ -94,6 +97,7 @@ def event_of(record: EventRecord, topic: str) -> DocumentEvent:
         json=bytes(found.body).decode(),
         position=_position(record, topic),
         by=found.headers.by,
+        expires_ms=found.headers.expires,
     )
 
 

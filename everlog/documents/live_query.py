@@ -111,8 +111,6 @@ class LiveQuery:
             if matching:
                 yield [self._found(row.item, row.body, start) for row in matching]
             await asyncio.sleep(0)  # others want to be served, too
-            if len(rows) < SCAN_ROWS:
-                break
         newest = max(newest, await _revision(store, uri))
         begun = start
         if newest > start:

@@ -36,6 +36,7 @@ class MessageResult(msgspec.Struct, frozen=True, array_like=True):
     revision: int
     item: str
     created: bool
+    expires_ms: int | None = None
 
 
 class StoredMessage(msgspec.Struct, frozen=True, array_like=True):

@@ -28,12 +28,22 @@ from everlog.errors import (
 
 # What the events of a view's own elements carry as `by`: the view made them of other documents.
 VIEWS = "everlog.views"
+MAX_TTL_S = 100 * 366 * 86_400
 
 Method = Literal["put", "patch", "delete", "post"]
 BodyCheck = Callable[[DocumentPlace, str], None]
 """Raises if this body must not be stored there."""
 
 _TAG = re.compile(r'\s*(W/)?("[\x21\x23-\x7e\x80-\xff]*")\s*(?:,|$)')
+
+
+def check_ttl(ttl_s: object) -> int | None:
+    """A time to live in whole seconds."""
+    if ttl_s is None:
+        return None
+    if not isinstance(ttl_s, int) or isinstance(ttl_s, bool) or not 1 <= ttl_s <= MAX_TTL_S:
+        raise InvalidDocument("invalid-ttl", f"a time to live is 1 to {MAX_TTL_S:,} seconds, a whole number")
+    return ttl_s
 
 
 def accept_all(place: DocumentPlace, text: str) -> None:
@@ -120,6 +130,8 @@ class DocumentRow(msgspec.Struct, frozen=True):
     revision: int
     created_ms: int
     modified_ms: int
+    expires_ms: int | None = None
+    """When it is to be deleted, if it was written with a time to live."""
 
 
 DELETION = '{"method":"feed:delete"'
@@ -182,6 +194,7 @@ class DocumentCommand(msgspec.Struct, frozen=True):
     internal: bool = False
     makes_view: bool = False
     by: str = ""
+    ttl_s: int | None = None
 
 
 class WriteSettings(msgspec.Struct, frozen=True):
@@ -195,7 +208,9 @@ class WriteSettings(msgspec.Struct, frozen=True):
 
 
 class WrittenDocument(msgspec.Struct, frozen=True):
-    """The answer to a write. `position`: where its event is in the log, if the write waited until it was there."""
+    """The answer to a write. `position`: where its event is in the log, if the write waited until it was there.
+    `expires_ms`: when what was written will be deleted, if it has a time to live.
+    """
 
     transaction_id: str
     path: str
@@ -203,6 +218,7 @@ class WrittenDocument(msgspec.Struct, frozen=True):
     created: bool
     repeated: bool = False
     position: Position | None = None
+    expires_ms: int | None = None
 
     @property
     def etag(self) -> str:
@@ -232,7 +248,13 @@ class DocumentChange(msgspec.Struct, frozen=True):
 
 def written_by(change: DocumentChange) -> WrittenDocument:
     """The answer to a change that was accepted."""
-    return WrittenDocument(change.transaction.id, change.place.path, change.head.revision, change.created)
+    return WrittenDocument(
+        change.transaction.id,
+        change.place.path,
+        change.head.revision,
+        change.created,
+        expires_ms=None if change.row is None else change.row.expires_ms,
+    )
 
 
 def decide(
@@ -289,6 +311,7 @@ def first_answers(uri: str, message: StoredMessage) -> tuple[WrittenDocument, ..
             one.revision,
             one.created,
             repeated=True,
+            expires_ms=one.expires_ms,
         )
         for one in message.results
     )
@@ -298,7 +321,13 @@ def remembered(changes: Sequence[DocumentChange], message_id: str, fingerprint: 
     """The last of the changes that a request makes, with the message of all, and one more in the count."""
     last = changes[-1]
     results = tuple(
-        MessageResult(one.transaction.uuid, one.transaction.revision, one.transaction.item, one.created)
+        MessageResult(
+            one.transaction.uuid,
+            one.transaction.revision,
+            one.transaction.item,
+            one.created,
+            None if one.row is None else one.row.expires_ms,
+        )
         for one in changes
     )
     head = msgspec.structs.replace(last.head, messages=count_message(last.head.messages, now_ms))
@@ -307,7 +336,12 @@ def remembered(changes: Sequence[DocumentChange], message_id: str, fingerprint: 
 
 
 def _digest(command: DocumentCommand) -> str:
-    return digest(command.method, command.place.path, command.body)
+    return digest(command.method, command.place.path, command.body, *ttl_part(command))
+
+
+def ttl_part(command: DocumentCommand) -> tuple[int, ...]:
+    """What a time to live adds to the fingerprint of a request."""
+    return () if command.ttl_s is None else (command.ttl_s,)
 
 
 def _named(head: DocumentHead, command: DocumentCommand, now_ms: int, entropy: int) -> DocumentCommand:
@@ -335,6 +369,8 @@ def _check_kind(head: DocumentHead, command: DocumentCommand, exists: bool) -> N
             )
         if method == "put" and exists:
             raise DocumentConflict("already-exists", f"the collection {place.uri} exists already")
+    if command.ttl_s is not None and (method == "delete" or place.kind == "collection"):
+        raise InvalidDocument("invalid-ttl", "a document or an element has a time to live, given with its body")
     if method in ("patch", "delete") and not exists:
         raise DocumentNotFound("not_found", f"there is no {place.path}")
 
@@ -377,14 +413,16 @@ def _change(
     created = not exists and method != "delete"
     new_row = None
     if method != "delete" and place.kind != "collection":
-        new_row = DocumentRow(text, revision, row.created_ms if exists and row is not None else now_ms, now_ms)
+        created_ms = row.created_ms if exists and row is not None else now_ms
+        expires_ms = None if command.ttl_s is None else now_ms + command.ttl_s * 1000
+        new_row = DocumentRow(text, revision, created_ms, now_ms, expires_ms)
     sent = encode_body(command.body) if method == "patch" else text
     transaction = DocumentTransaction(
         uri=place.uri,
         uuid=str(transaction_id.uuid),
         revision=revision,
         item=place.item,
-        event=event_text(command, revision, sent, str(transaction_id)),
+        event=event_text(command, revision, sent, str(transaction_id), new_row),
         old_body=row.body if row is not None and place.item else None,
     )
     whole = not place.item
@@ -409,16 +447,20 @@ def _count(head: DocumentHead, place: DocumentPlace, method: Method, created: bo
     return head.count + (1 if created else -1 if method == "delete" else 0)
 
 
-def event_text(command: DocumentCommand, revision: int, body: str, transaction_id: str) -> str:
+def event_text(
+    command: DocumentCommand, revision: int, body: str, transaction_id: str, row: DocumentRow | None = None
+) -> str:
     """The event of a write: what the feed carries, as JSON."""
     method = "put" if command.method == "post" else command.method
-    headers = {
+    headers: dict[str, Any] = {
         "messageId": command.message_id,
         "correlationId": command.correlation_id,
         "revision": revision,
         "transactionId": transaction_id,
         "by": command.by,
     }
+    if row is not None and row.expires_ms is not None:
+        headers["expires"] = row.expires_ms
     event = {
         "method": f"feed:{method}",
         "path": command.place.path,

@@ -9,6 +9,7 @@ The rules that every implementation keeps:
 3. A message is stored if and only if its write is, by the same step, and stays for a day. No other method sees it.
 4. An index entry is a function of the element's newest content, whatever the order in which updates arrive. Where it
    belongs is found out before anything is locked: an element that is written meanwhile is left to that write's update.
+5. A row with an instant to be deleted at is named by `expiring` from before it is there until after it is gone.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from everlog.documents.query_plan import IndexRange
 from everlog.documents.schemas.model import DocumentSchema, SchemaCheck, SchemaKey, StoredCheck
 from everlog.documents.unshown import UnshownTable
 
+MAX_STEP_BYTES = 256 * 1024
 ViewStatus = Literal["filling", "checking", "ready"]
 
 
@@ -124,6 +126,14 @@ class Batch(NamedTuple):
     more: bool
 
 
+class ExpiringRow(NamedTuple):
+    """A row that has this instant, or had it: when it is deleted, and where it is."""
+
+    expires_ms: int
+    uri: str
+    item: str
+
+
 Locate = Callable[[Index, Sequence[str]], Awaitable[list[bytes | None]]]
 """Where bodies belong in an index; None: its filter leaves one out. May raise InvalidDocument, and may take long."""
 
@@ -195,8 +205,12 @@ class DocumentStore(ABC):
         """Elements of a collection by their ids."""
 
     @abstractmethod
-    async def elements_after(self, uri: str, after: str, *, limit: int) -> list[StoredElement]:
-        """The next elements of a collection above an id, with their revisions; less than `limit` at its end."""
+    async def elements_after(
+        self, uri: str, after: str, *, limit: int, max_bytes: int = MAX_STEP_BYTES
+    ) -> list[StoredElement]:
+        """The next elements of a collection above an id, with their revisions: none at its end, else at least one, and
+        no more once they are that large together.
+        """
 
     @abstractmethod
     async def rows(self, uri: str, items: Sequence[str]) -> list[FoundElement]:
@@ -314,6 +328,14 @@ class DocumentStore(ABC):
     @abstractmethod
     def unshown_table(self) -> UnshownTable:
         """What views cannot show."""
+
+    @abstractmethod
+    def expiring(self, now_ms: int) -> AsyncIterator[list[ExpiringRow]]:
+        """All rows whose instant is reached, page by page. It may name rows whose instant is another one by now."""
+
+    @abstractmethod
+    async def forget_expiring(self, rows: Sequence[ExpiringRow]) -> None:
+        """Name them no longer."""
 
     @abstractmethod
     async def schema_keys(self) -> list[SchemaKey]:

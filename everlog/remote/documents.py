@@ -23,7 +23,7 @@ from everlog.documents.ids import PACKED, TransactionId
 from everlog.documents.indexes import Index, IndexNew, IndexSortItem, IndexStatus
 from everlog.documents.live_change import LiveChange, LiveKind
 from everlog.documents.messages import repeat
-from everlog.documents.model import DocumentTransaction, Method, WrittenDocument
+from everlog.documents.model import DocumentTransaction, Method, WrittenDocument, check_ttl
 from everlog.documents.paths import parse_collection, parse_path
 from everlog.documents.port import DocumentView, TemplateIndex
 from everlog.documents.query import Explanation, Query
@@ -39,7 +39,8 @@ from everlog.journal.journal import After
 from everlog.remote.connection import Wire, refusal
 from everlog.runtime.retry import Backoff
 from everlog.wire.documents import SchemaCheckBody, check_of
-from everlog.wire.http import POSITION
+from everlog.wire.events import timestamp_of
+from everlog.wire.http import EXPIRES, POSITION, TTL
 
 if TYPE_CHECKING:
     import httpx
@@ -82,9 +83,12 @@ class RemoteDocuments(Documents):
         correlation_id: str | None = None,
         wait: bool = False,
         by: str = "",
+        ttl_s: int | None = None,
     ) -> WrittenDocument:
         _refuse_author(by)
+        ttl_s = check_ttl(ttl_s)
         given = {
+            TTL: None if ttl_s is None else str(ttl_s),
             "If-Match": if_match,
             "If-None-Match": if_none_match,
             "Hyperbus-Message-Id": message_id,
@@ -107,6 +111,7 @@ class RemoteDocuments(Documents):
             transaction.revision,
             created=answer.status_code == 201,
             position=_position(answer.headers.get(POSITION)),
+            expires_ms=_expires(answer),
         )
 
     async def batch(
@@ -131,10 +136,7 @@ class RemoteDocuments(Documents):
             answer = await self._wire.send("POST", url, headers=headers, content=body)
         except Unreachable as error:
             raise WriteUnfinished(f"{path}: {error}: {repeat(message_id)}", message_id=message_id or "") from error
-        found = [
-            WrittenDocument(one["transactionId"], one["path"], one["revision"], created=one["status"] == 201)
-            for one in answer.json()["results"]
-        ]
+        found = [_written(one) for one in answer.json()["results"]]
         found[-1] = msgspec.structs.replace(found[-1], position=_position(answer.headers.get(POSITION)))
         return found
 
@@ -192,7 +194,7 @@ class RemoteDocuments(Documents):
             raise InvalidDocument("not-a-document", f"{path!r} is a collection: list it")
         answer = await self._wire.send("GET", _content(path, fields=_fields(fields), token=token))
         tag = answer.headers["etag"].replace(f'{PACKED}"', '"')  # packed or not is of no concern here
-        return Document(path, answer.text, _revision(answer), tag, 0, 0)
+        return Document(path, answer.text, _revision(answer), tag, 0, 0, _expires(answer))
 
     async def list(
         self, /, path: str, query: Query | None = None, *, token: After = None, **parameters: Any
@@ -454,9 +456,25 @@ def _fields(names: str | Sequence[str]) -> str | None:
 
 def _bulk_result(number: int, write: BulkWrite, line: dict[str, Any]) -> BulkResult:
     if "error" in line:
-        return BulkResult(number, write.path, error=refusal(line["status"], line["error"]))
-    written = WrittenDocument(line["transactionId"], line["path"], line["revision"], created=line["status"] == 201)
-    return BulkResult(number, written.path, written)
+        return BulkResult(number, write.path, error=refusal(line["status"], line["error"]), method=write.method)
+    written = _written(line)
+    return BulkResult(number, written.path, written, method=write.method)
+
+
+def _written(found: dict[str, Any]) -> WrittenDocument:
+    """One of several writes."""
+    return WrittenDocument(
+        found["transactionId"],
+        found["path"],
+        found["revision"],
+        created=found["status"] == 201,
+        expires_ms=found.get("expires"),
+    )
+
+
+def _expires(answer: httpx.Response) -> int | None:
+    found = answer.headers.get(EXPIRES)
+    return None if found is None else timestamp_of(found)
 
 
 def _segment(text: str) -> str:
@@ -571,4 +589,5 @@ def _event(found: dict[str, Any]) -> DocumentEvent:
         json=encode_body(found["body"]),
         position=Position.parse(found["position"]),
         by=headers["by"],
+        expires_ms=headers.get("expires"),
     )

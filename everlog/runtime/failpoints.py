@@ -46,6 +46,8 @@ DOCUMENT_POINTS = (
     "documents.published",
     "documents.completed",
 )
+# Where an expiry may be cut off: before its deletion and after it.
+EXPIRY_POINTS = ("documents.expiring", "documents.expired")
 # Where a copy into a view may be cut off: an element is shown, or noted as one that cannot be.
 COPY_INTO_VIEW_POINTS = ("documents.shown", "documents.unshown")
 # Where the rows of a view in Cassandra, whose partitions are written one by one, may be cut off from their offset.

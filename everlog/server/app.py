@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from everlog.api import Everlog
+from everlog.documents.documents import LocalDocuments
 from everlog.documents.ids import next_id
 from everlog.errors import EverlogError, MissingExtra
 from everlog.queues.factory import has_queues, make_upkeep
@@ -29,6 +30,7 @@ except ImportError as error:
 from everlog.server.audit import Audit
 from everlog.server.errors import handle_http, handle_refusal, handle_unexpected
 from everlog.server.fanout import Fanout
+from everlog.server.large_turns import LargeTurns
 from everlog.server.parameter_guard import check_parameters, declared_parameters
 from everlog.server.refusals import Refusals
 from everlog.server.request_watch import HttpCounters, RequestWatch
@@ -203,6 +205,7 @@ def make_app(
                 "stopping": asyncio.Event(),
                 "body_seconds": max(log.config.server.body_timeout_s, log.config.documents.request_timeout_s),
                 "fanout": Fanout(),
+                "large_turns": LargeTurns(),
             }
         ),
         # Errors are answered by our handlers and logged there.
@@ -263,8 +266,10 @@ async def noting_refusals(log: Everlog, refusals: Refusals) -> AsyncIterator[Non
 
 
 async def document_services(log: Everlog) -> list[Service]:
-    """What runs next to the routes: recovery of the outbox, often of the last half hour; and checks that were left."""
+    """What runs next to the routes: recovery of the outbox, often of the last half hour; expiry; checks of schemas."""
     parts, config = log.parts, log.config.documents
+    if isinstance(log.documents, LocalDocuments):
+        log.documents.serve()
     documents = await log.documents.open()
     recovery, schemas = documents.recovery, documents.schemas
     started = False
@@ -281,6 +286,13 @@ async def document_services(log: Everlog) -> list[Service]:
         Service("documents-hot", config.hot_recovery_interval_s, hot, clock=parts.clock, store=parts.store),
         Service(
             "documents-stale", config.stale_recovery_interval_s, recovery.stale, clock=parts.clock, store=parts.store
+        ),
+        Service(
+            "documents-expiry",
+            config.expiry_interval_s,
+            documents.expirer.run_once,
+            clock=parts.clock,
+            store=parts.store,
         ),
         Service("documents-schemas", SCHEMAS_INTERVAL_S, schemas.look_after, clock=parts.clock, store=parts.store),
     ]

@@ -65,15 +65,17 @@ class Audit:
         except EverlogError as error:
             log.error("the end of the operation %s is missing in the operations log: %s", begun.id, error)
 
-    async def refused(self, action: str, target: Mapping[str, str], *, by: str, count: int, since_ms: int) -> None:
-        """Note requests that were refused: one entry, which says how many there were, and what the last one was."""
+    def refusal(self, action: str, target: Mapping[str, str], *, by: str, count: int, since_ms: int) -> dict[str, Any]:
+        """The entry of requests that were refused: it says how many there were, and what the last one was."""
         times = "once" if count == 1 else f"{count} times"
         audit_log.warning("%s: %s %s, %s", by or "unknown caller", action, dict(target), times)
-        if self._journal is None:
-            return
         entry = {"id": self._clock.new_id(), "action": action, "target": dict(target), "by": by, "reason": ""}
-        said = {"outcome": "refused", "detail": times, "count": count, "since_ms": since_ms}
-        await self._journal.append(JOURNAL, Event(entry | said, tags={TAG}))
+        return entry | {"outcome": "refused", "detail": times, "count": count, "since_ms": since_ms}
+
+    async def refused(self, entry: Mapping[str, Any], append_id: str | None = None) -> None:
+        """Note an entry of `refusal`; again, with the id of the first attempt, if its outcome is unknown."""
+        if self._journal is not None:
+            await self._journal.append(JOURNAL, Event(dict(entry), tags={TAG}), append_id=append_id)
 
     async def answered(self, begun: NotedOperation, status: int, facts: Mapping[str, Any]) -> None:
         """Note how a request ended, and what its handler said. After a server's error the outcome is unknown."""

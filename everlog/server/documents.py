@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from string import punctuation
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, unquote_to_bytes, urlencode
 
 import msgspec
@@ -16,6 +15,8 @@ from everlog.config import DocumentsConfig
 from everlog.documents.api import CollectionPage, Document, Documents
 from everlog.documents.bodies import decode_body, encode_body
 from everlog.documents.change_stream import ChangeStream
+from everlog.documents.documents import LocalDocuments
+from everlog.documents.expiry import parse_ttl
 from everlog.documents.history import DocumentEvent
 from everlog.documents.ids import TransactionId, etag_of
 from everlog.documents.live_change import LiveChange
@@ -25,12 +26,13 @@ from everlog.documents.paths import parse_collection, parse_path
 from everlog.errors import InvalidDocument, PreconditionFailed
 from everlog.server.answers import hal_answer, json_answer
 from everlog.server.byte_answer import ByteAnswer
+from everlog.server.large_turns import LARGE_BYTES, LargeTurns
 from everlog.server.negotiation import tag_for
-from everlog.server.request_watch import HttpCounters
 from everlog.server.requests import AnyRequest, decode, parameters, raw_rest, read_body
 from everlog.server.security.principal import PathFinder, principal_of
 from everlog.server.sse import Checkpoint, Frame, Items, event_stream
-from everlog.wire.http import POSITION
+from everlog.wire.events import moment
+from everlog.wire.http import EXPIRES, POSITION, TTL
 
 PREFIX = "/hyper-storage"
 CONTENT = f"{PREFIX}/content/"
@@ -40,6 +42,7 @@ MAX_BYTES_ON_LOOP = 32 * 1024  # of a body that is decoded there: some milliseco
 _NO_TAG = "W/"  # of what is there and has none: only * matches it
 _SAFE = "/~:@!$&'()*+,;=-._"
 _OF_THIS_PAGE = ("after", "explain", "position")
+T = TypeVar("T")
 _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
@@ -112,6 +115,7 @@ class WriteHeaders(NamedTuple):
     correlation_id: str | None
     wait: bool
     by: str
+    ttl_s: int | None
 
     @classmethod
     def of(cls, request: AnyRequest) -> WriteHeaders:
@@ -121,7 +125,14 @@ class WriteHeaders(NamedTuple):
             raise InvalidDocument("invalid-header", "Hyper-Storage-Wait is 'full' or 'none'")
         message_id = headers.get("hyperbus-message-id", headers.get("idempotency-key"))
         by = principal_of(request).name
-        return cls(message_id, headers.get("hyperbus-correlation-id"), wait == "full", by)
+        ttl_s = parse_ttl(headers.get(TTL))
+        return cls(message_id, headers.get("hyperbus-correlation-id"), wait == "full", by, ttl_s)
+
+    def of_batch(self) -> dict[str, Any]:
+        """What is said of a batch as a whole; each of its operations has its own time to live."""
+        if self.ttl_s is not None:
+            raise InvalidDocument("invalid-ttl", "in a batch the time to live is a field of each operation: ttl")
+        return {name: value for name, value in self._asdict().items() if name != "ttl_s"}
 
     def back(self, request: AnyRequest) -> dict[str, str]:
         """The ids that come back with the answer."""
@@ -129,14 +140,21 @@ class WriteHeaders(NamedTuple):
         return known if self.message_id is None else known | {"Hyperbus-Message-Id": self.message_id}
 
 
-async def json_body(data: bytes) -> Any:
-    """A body as exact JSON. A large one is decoded in a thread: others are served meanwhile."""
-    return decode_body(data) if len(data) <= MAX_BYTES_ON_LOOP else await asyncio.to_thread(decode_body, data)
+async def json_body(request: AnyRequest, data: bytes) -> Any:
+    """A body as exact JSON. A large one is decoded in the thread for long work: others are served meanwhile."""
+    return decode_body(data) if len(data) <= MAX_BYTES_ON_LOOP else await aside(request, lambda: decode_body(data))
 
 
-async def typed_body(data: bytes, kind: Any) -> Any:
+async def aside(request: AnyRequest, work: Callable[[], T]) -> T:
+    """What long work comes to, done in the thread for it."""
+    docs = documents_of(request)
+    assert isinstance(docs, LocalDocuments)
+    return await docs.evaluator.side.call(work)
+
+
+async def typed_body(request: AnyRequest, data: bytes, kind: Any) -> Any:
     try:
-        return msgspec.convert(await json_body(data), kind)
+        return msgspec.convert(await json_body(request, data), kind)
     except msgspec.ValidationError as error:
         raise InvalidDocument("invalid-body", f"this body is not what is expected here: {error}") from error
 
@@ -179,8 +197,9 @@ def written_answer(
     headers |= revision_headers(written.revision)
     if written.position is not None:
         headers[POSITION] = str(written.position)
-    if method != "delete" and parse_path(written.path).kind != "collection":
-        headers["ETag"] = written.etag
+    if (tag := tag_after(method, written)) is not None:
+        headers["ETag"] = tag
+    headers |= expiry_header(written.expires_ms)
     if not written.created:
         return json_answer({"transactionId": written.transaction_id}, headers=headers)
     body = {
@@ -194,10 +213,21 @@ def written_answer(
     return hal_answer(request, body, status=201, headers=headers | {"Location": content_url(written.path)})
 
 
+def expiry_header(expires_ms: int | None) -> dict[str, str]:
+    """When it will be deleted, if it has a time to live."""
+    return {} if expires_ms is None else {EXPIRES: moment(expires_ms)}
+
+
+def tag_after(method: Method | None, written: WrittenDocument) -> str | None:
+    """The entity tag of what is there after a write; None of a collection, and where nothing is left."""
+    return None if method in (None, "delete") or parse_path(written.path).kind == "collection" else written.etag
+
+
 def document_answer(request: AnyRequest, found: Document, headers: dict[str, str]) -> Response[Any]:
     """A body, or that it is the one that the client has."""
     data = found.json.encode()
     headers |= revision_headers(found.revision) | {"ETag": tag_for(request, found.etag, len(data))}
+    headers |= expiry_header(found.expires_ms)
     if _unchanged(request, found.etag):
         return ByteAnswer(None, status_code=304, headers=headers)
     return ByteAnswer(data, headers=headers)
@@ -250,6 +280,7 @@ def _next_query(sent: bytes, new: dict[str, str]) -> str:
 
 def event_body(event: DocumentEvent) -> dict[str, Any]:
     """An event as history and feeds show it."""
+    expires = {} if event.expires_ms is None else {"expires": event.expires_ms}
     return {
         "method": event.method,
         "path": event.path,
@@ -259,6 +290,7 @@ def event_body(event: DocumentEvent) -> dict[str, Any]:
             "revision": event.revision,
             "transactionId": event.transaction_id,
             "by": event.by,
+            **expires,
         },
         "time": event.time_ms,
         "position": str(event.position),
@@ -267,67 +299,70 @@ def event_body(event: DocumentEvent) -> dict[str, Any]:
 
 
 def server_sent(
-    first: DocumentEvent | int,
-    items: AsyncGenerator[DocumentEvent | int, None],
-    *,
-    interval_s: float,
-    stopping: asyncio.Event,
-    counters: HttpCounters,
+    request: AnyRequest, first: DocumentEvent | int, items: AsyncGenerator[DocumentEvent | int, None]
 ) -> AsyncIterator[bytes]:
     """A feed on the wire, its first item in hand. The id of an event is its revision."""
-    return event_stream(
-        _frames(first, items),
-        checkpoint=lambda revision: f'{{"revision":{revision}}}',
-        interval_s=min(interval_s, MAX_CHECKPOINT_S),
-        stopping=stopping,
-        counters=counters,
-    )
+    return _sent(request, _frames(turns_of(request), first, items), lambda revision: f'{{"revision":{revision}}}')
 
 
-def changes_sent(
-    stream: ChangeStream, *, interval_s: float, stopping: asyncio.Event, counters: HttpCounters
+def turns_of(request: AnyRequest) -> LargeTurns:
+    found: LargeTurns = request.app.state.large_turns
+    return found
+
+
+def _sent(
+    request: AnyRequest, frames: Items, checkpoint: Callable[[str], str], begin: str | None = None
 ) -> AsyncIterator[bytes]:
-    """Changes of many documents on the wire. The id of each is the position behind it."""
     return event_stream(
-        _change_frames(stream),
-        checkpoint=lambda position: "{}",
-        interval_s=min(interval_s, MAX_CHECKPOINT_S),
-        stopping=stopping,
-        counters=counters,
-        begin=stream.begin,
+        frames,
+        checkpoint=checkpoint,
+        interval_s=min(config_of(request).feed_checkpoint_interval_s, MAX_CHECKPOINT_S),
+        stopping=request.app.state.stopping,
+        counters=request.app.state.http_counters,
+        begin=begin,
     )
 
 
-async def _change_frames(stream: ChangeStream) -> Items:
+def changes_sent(request: AnyRequest, stream: ChangeStream) -> AsyncIterator[bytes]:
+    """Changes of many documents on the wire. The id of each is the position behind it."""
+    return _sent(request, _change_frames(turns_of(request), stream), lambda position: "{}", stream.begin)
+
+
+async def _change_frames(turns: LargeTurns, stream: ChangeStream) -> Items:
     async with contextlib.aclosing(stream.pages()) as pages:
         async for page in pages:
-            found = [(one.position, one.event) for one in page if one.event is not None]
-            if found:
-                yield [Frame(at, event.method, _encode(event_body(event)).decode()) for at, event in found]
+            for one in page:
+                if (event := one.event) is not None:
+                    await turns.take(len(event.json))
+                    yield [Frame(one.position, event.method, _encode(event_body(event)).decode())]
             if page[-1].event is None:
                 yield Checkpoint(page[-1].position, 1)
 
 
-def live_sent(
-    query: LiveQuery, *, interval_s: float, stopping: asyncio.Event, counters: HttpCounters
-) -> AsyncIterator[bytes]:
+def live_sent(request: AnyRequest, query: LiveQuery) -> AsyncIterator[bytes]:
     """A live query on the wire. The id of a step is its position; those of the present have none."""
-    return event_stream(
-        _live_frames(query),
-        checkpoint=lambda position: f'{{"revision":{position.partition("-")[0]}}}',
-        interval_s=min(interval_s, MAX_CHECKPOINT_S),
-        stopping=stopping,
-        counters=counters,
-        begin=query.begin,
+    return _sent(
+        request,
+        _live_frames(turns_of(request), query),
+        lambda position: f'{{"revision":{position.partition("-")[0]}}}',
+        query.begin,
     )
 
 
-async def _live_frames(query: LiveQuery) -> Items:
+async def _live_frames(turns: LargeTurns, query: LiveQuery) -> Items:
     reached: int | None = None
     async with contextlib.aclosing(query.steps()) as steps:
         async for some in steps:
-            last = some[-1]
-            frames = [_live_frame(one) for one in some if one.kind != "checkpoint"]
+            last, frames, size = some[-1], list[Frame](), 0
+            for one in some:
+                if one.kind == "checkpoint":
+                    continue
+                size += len(one.json)
+                if frames and size > LARGE_BYTES:
+                    yield frames
+                    frames, size = [], len(one.json)
+                await turns.take(len(one.json))
+                frames.append(_live_frame(one))
             if frames:
                 yield frames
             if last.kind == "checkpoint" and last.position is not None:
@@ -341,13 +376,16 @@ def _live_frame(change: LiveChange) -> Frame:
     return Frame(change.position or "", change.kind, f'{{"revision":{change.revision}{element}{body}}}')
 
 
-async def _frames(first: DocumentEvent | int, items: AsyncGenerator[DocumentEvent | int, None]) -> Items:
+async def _frames(
+    turns: LargeTurns, first: DocumentEvent | int, items: AsyncGenerator[DocumentEvent | int, None]
+) -> Items:
     reached: int | None = None
     async with contextlib.aclosing(items):
         item: DocumentEvent | int | None = first
         while item is not None:
             if isinstance(item, DocumentEvent):
                 reached = item.revision
+                await turns.take(len(item.json))
                 yield [Frame(str(reached), item.method, _encode(event_body(item)).decode())]
             else:
                 skipped = 0 if reached is None else item - reached  # of other elements of the collection

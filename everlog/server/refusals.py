@@ -1,9 +1,11 @@
 """What was refused goes into the operations log: bad tokens, failed log-ins, requests without the scope they need.
 
 The invariant: however many requests are refused, the log grows by at most `MAX_KINDS` + 1 entries per window, and the
-counts of the entries add up to the refusals. The first refusal of a kind is written at once; what else comes of that
-kind within the window is one entry with its number at the window's end. A kind is what happened, to whom, and from
-where; beyond `MAX_KINDS` of them, as from many addresses, all others are one kind. No entry holds a token.
+counts of the entries add up to the refusals. An entry that cannot be written is kept and written later, once, also if
+it was not known whether it had been; only what the server has not written when it ends is lost. The first refusal of a
+kind is written at once; what else comes of that kind within the window is one entry with its number at the window's
+end. A kind is what happened, to whom, and from where; beyond `MAX_KINDS` of them, as from many addresses, all others
+are one kind. No entry holds a token.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ import asyncio
 import logging
 import re
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from litestar.types import HTTPScope
 
-from everlog.errors import EverlogError
+from everlog.errors import EverlogError, OutcomeUnknown
 from everlog.runtime.clock import Clock
 from everlog.server.audit import Audit
 
@@ -42,6 +44,14 @@ OTHERS = RefusalKind("refusals of many")
 
 
 @dataclass
+class UnwrittenEntry:
+    """An entry that is to be written; `append_id`: of an attempt whose outcome is unknown."""
+
+    entry: dict[str, Any]
+    append_id: str | None = None
+
+
+@dataclass
 class RefusalCount:
     """Refusals of one kind that are not written yet. `due`: when they are; `target` is that of the last one."""
 
@@ -49,6 +59,7 @@ class RefusalCount:
     since_ms: int
     count: int = 0
     target: dict[str, str] = field(default_factory=dict)
+    entry: UnwrittenEntry | None = None
 
 
 class Refusals:
@@ -93,15 +104,30 @@ class Refusals:
         for kind, found in list(self._counts.items()):
             if found.due > now and not everything:
                 continue
-            if found.count == 0:
+            if found.count == 0 and found.entry is None:
                 del self._counts[kind]
                 continue
-            count, since_ms, target = found.count, found.since_ms, found.target
-            found.count, found.due = 0, now + self._window_s
-            try:
-                await self._audit.refused(kind.action, target, by=kind.by, count=count, since_ms=since_ms)
-            except EverlogError as error:
-                log.error("%d refusals (%s) are missing in the operations log: %s", count, kind.action, error)
+            found.due = now + self._window_s
+            kept = found.entry is not None
+            if await self._write(kind, found) and kept and everything and found.count:
+                await self._write(kind, found)
+
+    async def _write(self, kind: RefusalKind, found: RefusalCount) -> bool:
+        """Write what could not be written before, else what was counted; False if it is still to be written."""
+        if found.entry is None:
+            entry = self._audit.refusal(
+                kind.action, found.target, by=kind.by, count=found.count, since_ms=found.since_ms
+            )
+            found.entry, found.count = UnwrittenEntry(entry), 0
+        try:
+            await self._audit.refused(found.entry.entry, found.entry.append_id)
+        except EverlogError as error:
+            if isinstance(error, OutcomeUnknown):
+                found.entry.append_id = error.append_id
+            log.error("%s (%s) is missing in the operations log: %s", kind.action, found.entry.entry["detail"], error)
+            return False
+        found.entry = None
+        return True
 
 
 def refusal_of(scope: HTTPScope, status: int) -> tuple[RefusalKind, dict[str, str]] | None:

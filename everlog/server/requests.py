@@ -18,6 +18,7 @@ from everlog.errors import InvalidDocument
 
 # The longest that a request may ask to wait.
 MAX_WAIT_S = 60.0
+YES, NO = ("", "1", "true", "yes"), ("0", "false", "no")
 _ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 AnyRequest = Request[Any, Any, Any]
@@ -79,8 +80,20 @@ def whole_number(given: dict[str, str], name: str) -> int | None:
 
 
 def flag(given: dict[str, str], name: str) -> bool:
-    """A parameter that says yes by being there, unless it says no."""
-    return name in given and given[name].lower() not in ("0", "false", "no")
+    """A parameter that says yes by being there, unless it says no; a value that says neither is refused."""
+    said = given.get(name, "no").lower()
+    if said not in (*YES, *NO):
+        message = f"{name} is 1 or 0, true or false, yes or no, not {given[name][:50]!r}"
+        raise InvalidDocument("invalid-parameter", message, parameter=name)
+    return said in YES
+
+
+def check_bare(given: dict[str, str], name: str, *also: str) -> None:
+    """Refuse a value of a parameter that takes none, or only some."""
+    if given[name].lower() not in (*YES, *also):
+        takes = " or ".join([repr(one) for one in also])
+        message = f"{name} takes no value{takes and f', or {takes}'}"
+        raise InvalidDocument("invalid-parameter", message, parameter=name)
 
 
 def has_come(scope: Scope) -> bool:

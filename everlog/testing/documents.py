@@ -27,8 +27,8 @@ from everlog.documents.model import (
 )
 from everlog.documents.nodes import Node, NodeState
 from everlog.documents.order import index_key
-from everlog.documents.paths import parse_path, quantum_of
-from everlog.documents.port import DocumentStore, DocumentView, TemplateIndex, WaitingTransaction
+from everlog.documents.paths import DocumentPlace, parse_path, quantum_of
+from everlog.documents.port import DocumentStore, DocumentView, ExpiringRow, TemplateIndex, WaitingTransaction
 from everlog.documents.query_plan import IndexRange
 from everlog.documents.unshown import UnshownElement
 from everlog.errors import Unreachable
@@ -199,8 +199,33 @@ class DocumentStoreConformance:
         assert (first.item, first.revision, second.item, second.revision) == ("a", 2, "b", 4)
         assert decode_body(second.body) == {"n": 1, "id": "b"}
         assert await store.elements_after(uri, "", limit=1) == [first]
+        assert (await store.elements_after(uri, "", limit=10, max_bytes=1))[:1] == [first]
         assert await store.elements_after(uri, "a", limit=1) == [second]
         assert await store.elements_after(uri, "b", limit=1) == []
+
+    async def test_what_is_to_be_deleted_is_named(self, store: DocumentStore) -> None:
+        """Each row with its instant, from then on and until it is gone; one that was written again is no longer due."""
+        uri, now_ms = name() + "~", NOW + 7_200_000
+        for item, ttl_s in (("a", 1), ("b", 3600), ("c", 2), ("d", None), ("e", 1)):
+            await write(store, "put", f"{uri}/{item}", {}, ttl_s=ttl_s, now_ms=now_ms)
+        await write(store, "patch", f"{uri}/e", {"n": 1}, now_ms=now_ms)
+        await write(store, "put", uri[:-1], 1, ttl_s=5, now_ms=now_ms)
+
+        async def due(at_ms: int) -> list[ExpiringRow]:
+            """Those that still have the instant by which they are named."""
+            found = [row async for page in store.expiring(at_ms) for row in page if row.uri in (uri, uri[:-1])]
+            rows = [(await store.load(DocumentPlace(one.uri, one.item))).row for one in found]
+            return sorted(one for one, row in zip(found, rows, strict=True) if row and row.expires_ms == one.expires_ms)
+
+        assert await due(now_ms) == []
+        first, second = ExpiringRow(now_ms + 1000, uri, "a"), ExpiringRow(now_ms + 2000, uri, "c")
+        assert await due(now_ms + 2000) == [first, second]
+        third = ExpiringRow(now_ms + 5000, uri[:-1], "")
+        assert await due(now_ms + 5000) == [first, second, third]
+        await write(store, "delete", f"{uri}/a")
+        await store.forget_expiring([first])
+        assert await due(now_ms + 5000) == [second, third]
+        assert await due(now_ms + 3_600_000) == [second, third, ExpiringRow(now_ms + 3_600_000, uri, "b")]
 
     async def test_the_outbox_tells_what_a_write_replaced(self, store: DocumentStore) -> None:
         """Also after its event is out: live queries ask for it then."""

@@ -116,6 +116,7 @@ ERRORS: tuple[ErrorRow, ...] = (
     ErrorRow(InvalidDocument, 413, "body-too-large"),
     ErrorRow(InvalidDocument, 413, "batch-too-large"),
     ErrorRow(InvalidDocument, 408, "body-too-slow"),
+    ErrorRow(InvalidDocument, 408, "body-cut-off"),
     ErrorRow(InvalidDocument, 405, "post-not-allowed"),
     ErrorRow(InvalidDocument, 421, "misdirected"),
     ErrorRow(InvalidDocument, 422, "not-mergeable"),

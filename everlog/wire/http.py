@@ -8,6 +8,8 @@ from everlog.core.values import Version, check_unicode, shown
 from everlog.errors import InvalidInput
 
 POSITION = "Journal-Position"
+TTL = "Hyper-Storage-TTL"
+EXPIRES = "Hyper-Storage-Expires"
 
 
 def etag(version: int) -> str:

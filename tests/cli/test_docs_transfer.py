@@ -57,6 +57,8 @@ def test_what_is_exported_comes_back_equal(cli: Cli, tmp_path, file: str) -> Non
     with sync.connect(tmp_path / "other") as log:
         log.documents.put_view("shop/view~", "shop/a~/{*}")
     assert other.out("docs", "export", "--prefix", "shop/") == "\n".join(first.split("\n")[:-2]) + "\n"
+    assert "not plain documents" in other.run("docs", "export", "--prefix", "").stderr
+    assert other.run("docs", "export", *paths).stderr == ""
 
 
 def test_exact_numbers_survive(cli: Cli) -> None:

@@ -196,6 +196,7 @@ async def test_over_http(tmp_path) -> None:
             (200, "shop/c~/a", 2),
         ]
         assert (answer.headers["revision"], answer.headers["hyperbus-message-id"]) == ("2", "m")
+        assert [one.get("etag") for one in answer.json()["results"]] == ['"1"', None]
         assert answer.headers["journal-position"].startswith("documents:")
         again = await http.post(f"{HTTP}shop/c~", json=body, headers=headers)
         assert again.content == answer.content

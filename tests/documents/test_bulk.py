@@ -24,8 +24,9 @@ from everlog.documents.api import Documents
 from everlog.documents.bulk import BulkWrite, decide_each
 from everlog.documents.model import DocumentChange, DocumentCommand, WriteSettings, WrittenDocument, accept_all
 from everlog.documents.paths import parse_path
-from everlog.errors import DocumentNotFound, EverlogError, InvalidDocument, MessageReused, PreconditionFailed
+from everlog.errors import Busy, DocumentNotFound, EverlogError, InvalidDocument, MessageReused, PreconditionFailed
 from tests.documents.test_model import NOW, World
+from tests.documents.test_schema_limits import HOSTILE
 from tests.support import small_config
 
 BULK = "/hyper-storage/_bulk"
@@ -127,6 +128,67 @@ async def test_a_body_that_does_not_fit_its_schema_harms_no_other(docs: Document
     assert [type(result.error).__name__ for result in found if result.error] == ["SchemaViolated"] * 3
     assert [result.written.revision for result in found if result.written] == [1, 2, 3, 4]
     assert (await docs.get("c~/x")).body == {"n": 3, "m": 1, "id": "x"}
+
+
+async def test_a_body_that_costs_too_much_to_validate_harms_no_other(docs: Documents) -> None:
+    """Also not the lines behind it, of the same collection and of the same element; nor do several of them."""
+    schema, costly = HOSTILE["large-enum"]
+    await docs.put_schema("hostile", "c~/{*}", {"properties": {"v": schema}})
+    bodies: list[Any] = [{}, {"v": costly}, {"n": 1}, {"v": costly}, {"n": 2}]
+    writes: list[Any] = [{"method": "put", "path": "c~/x", "body": body} for body in bodies]
+    writes.append({"method": "patch", "path": "c~/x", "body": {"m": 1}})
+    writes.append({"method": "put", "path": "d", "body": 1})
+    found = [result async for result in docs.bulk(writes)]
+    errors = {result.number: getattr(result.error, "code", None) for result in found if result.error is not None}
+    assert errors == {2: "schema-too-costly", 4: "schema-too-costly"}
+    assert [result.written.revision for result in found if result.written] == [1, 2, 3, 4, 1]
+    assert (await docs.get("c~/x")).body == {"n": 2, "m": 1, "id": "x"}
+
+
+async def test_too_many_bodies_that_wait_fail_alone(tmp_path, monkeypatch) -> None:
+    """A write that has to wait for the validator too long is an error of its own; the next one has its own turn."""
+    async with connect(small_config(tmp_path / "data")) as log:
+        docs = log.documents
+        await docs.put_schema("any", "c~/{*}", {"type": "object"})
+        examiner = (await docs.open()).schemas.book._examiner
+        ask, asked = examiner.examine, []
+
+        async def sometimes(version: str, schema: str, body: str) -> Any:
+            asked.append(body)
+            if '"busy"' in body:
+                raise Busy("200 bodies wait to be validated: try again later")
+            return await ask(version, schema, body)
+
+        monkeypatch.setattr(examiner, "examine", sometimes)
+        values = ["a", "busy", "b", "busy", "busy", "c"]
+        writes = [{"method": "put", "path": f"c~/{n}", "body": {"v": value}} for n, value in enumerate(values)]
+        found = [result async for result in docs.bulk(writes)]
+        assert [type(one.error).__name__ for one in found if one.error] == ["Busy"] * 3
+        assert [one.path for one in found if one.written] == ["c~/0", "c~/2", "c~/5"]
+        assert len(asked) <= 3 * len(values), "what stands behind a refusal is not examined over and over"
+
+
+async def test_results_over_http_have_the_tag_that_the_next_write_may_name(tmp_path) -> None:
+    """As the answers to single writes: none where nothing is left, and none of a collection."""
+    lines: list[Any] = [
+        {"method": "put", "path": "c~/a", "body": {}},
+        {"method": "post", "path": "c~", "body": {}},
+        {"method": "delete", "path": "c~/a"},
+        {"method": "put", "path": "e~"},
+        {"method": "put", "path": "d", "body": 1, "idempotencyKey": "m"},
+        {"method": "put", "path": "d", "body": 1, "idempotencyKey": "m"},
+        {"method": "patch", "path": "none", "body": {}},
+    ]
+    async with (
+        connect(small_config(tmp_path / "data")) as local,
+        serving(local, host="127.0.0.1", port=0) as address,
+        httpx.AsyncClient(base_url=address) as http,
+    ):
+        content = "".join([json.dumps(line) + "\n" for line in lines])
+        found = [json.loads(line) for line in (await http.post(BULK, content=content)).text.splitlines()]
+        assert [one.get("etag") for one in found] == ['"1"', '"2"', None, None, '"1"', '"1"', None]
+        again = json.dumps({"method": "put", "path": "d", "body": 2, "ifMatch": found[4]["etag"]})
+        assert json.loads((await http.post(BULK, content=again)).text)["status"] == 200
 
 
 async def test_no_more_is_read_than_may_be_under_way(tmp_path, monkeypatch) -> None:

@@ -20,6 +20,7 @@ from everlog.console.server import serving
 from everlog.documents.api import Documents
 from everlog.documents.bodies import merge, without_nulls
 from everlog.documents.elements_past import ElementsPast
+from everlog.documents.factory import document_journal
 from everlog.documents.history import DocumentEvent
 from everlog.errors import DocumentConflict, DocumentNotFound, InvalidDocument, QueryLimited
 from tests.support import small_config
@@ -165,7 +166,7 @@ async def test_a_feed_behind_the_end_says_so(served):
                 assert answer.status_code == 409, (method, path, query, answer.text)
     items = docs.feed("d", after=2)
     assert await anext(items) == 2
-    await log.documents._parts.history._journal.purge("d")  # type: ignore[attr-defined]
+    await document_journal(log.parts).purge("d")
     with pytest.raises(DocumentConflict) as caught:
         await no_event(items)
     assert (caught.value.code, caught.value.facts["newest"]) == ("feed-beyond-end", 0)

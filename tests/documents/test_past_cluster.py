@@ -25,6 +25,7 @@ from tests.server.test_manners import (  # noqa: F401
     test_a_list_of_collections,
     test_a_read_is_conditional_in_both_ways,
     test_fields_of_a_body,
+    test_options_and_allow_name_the_methods_of_each_kind_of_path,
     test_writes_answer_with_the_tag_of_what_is_stored,
 )
 

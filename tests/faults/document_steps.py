@@ -1,12 +1,15 @@
 """Random requests to a server that is killed now and then, beside a naive model: every answer must be the model's.
 
 Requests come one after the other, so the model knows every answer. A write whose server is killed is sent again with
-its message id until there is an answer: it must have happened once.
+its message id until there is an answer: it must have happened once; so it is with an atomic batch, as a whole, and with
+many lines in one request, each by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
+import json
 import random
 from collections import Counter
 from decimal import Decimal
@@ -51,7 +54,7 @@ class DocumentSteps:
         async with httpx.AsyncClient(timeout=60, limits=limits) as self.http:
             for number in range(steps):
                 if number in fatal:
-                    await self.write(killed=True)
+                    await self.chance.choice([self.write, self.batch, self.bulk])(killed=True)
                 else:
                     await self.step()
             await self.check_everything()
@@ -64,6 +67,9 @@ class DocumentSteps:
         """The more usual kinds come more often."""
         kinds = {
             self.write: 60,
+            self.batch: 6,
+            self.bulk: 3,
+            self.feed: 2,
             self.get: 10,
             self.page: 20,
             self.index: 3,
@@ -101,6 +107,97 @@ class DocumentSteps:
             if method in ("put", "post") and not (uri.endswith("~") and method == "put" and not item):
                 other = await self.ask(method, path, content='{"another":1}', headers=headers)
                 assert other.status_code == 422, other.text
+
+    async def batch(self, *, killed: bool = False) -> None:
+        """Several writes of one document or collection: all of them, or the error of the first that is refused."""
+        uri = self.chance.choice(COLLECTIONS) if self.chance.random() < 0.9 else self.chance.choice(DOCUMENTS)
+        operations: list[dict[str, Any]] = []
+        conditions: list[dict[str, Any]] = []
+        for _ in range(self.chance.randrange(1, 5)):
+            item, method = "", self.chance.choice(["put", "patch"])
+            if uri in COLLECTIONS:
+                known = sorted(self.model.rows.get(uri, {}))
+                item = self.chance.choice(known) if known and self.chance.random() < 0.8 else self.chance.choice(ITEMS)
+                method = self.chance.choices(["put", "patch", "delete", "post"], [5, 3, 1, 2])[0]
+            operation, condition = self._operation(uri, "" if method == "post" else item, method)
+            operations.append({**operation, **({"id": operation.pop("path")[len(uri) + 1 :]} if item else {})})
+            operations[-1].pop("path", None)
+            conditions.append(condition)
+        self.numbers += 1
+        path, content = f"/hyper-storage/batches/{uri}", encode_body(operations)
+        headers = {"Idempotency-Key": f"m-{self.numbers}"} if killed or self.chance.random() < 0.3 else {}
+        answer = await self._send("POST", path, content, headers, killed=killed)
+        before = copy.deepcopy(self.model)
+        results = answer.json().get("results", [])
+        for number, (operation, condition) in enumerate(zip(operations, conditions, strict=True)):
+            item = split(results[number]["path"])[1] if results else operation.get("id", "")
+            if operation["method"] == "post":
+                assert item not in self.model.rows.get(uri, {})
+            reply = self._apply(operation, uri, item or ("new" if operation["method"] == "post" else ""), condition)
+            if reply.status >= 400:
+                found = (answer.status_code, answer.json().get("extra", {}).get("operation"))
+                assert found == (reply.status, number), (path, content, answer.text)
+                self.model = before
+                return
+            if results:
+                self._compare_result(results[number], reply, uri, item, operation["method"])
+        assert answer.status_code == 200, (path, content, answer.text)
+        if headers:
+            again = await self.ask("POST", path, content=content, headers=headers)
+            assert (again.status_code, again.content) == (200, answer.content)
+
+    async def bulk(self, *, killed: bool = False) -> None:
+        """Many lines of several documents: each has the answer that it would have had alone.
+
+        Those of a server that is killed are such that none is refused: a refusal is not remembered, and what comes
+        behind it may be there already when it is asked for again.
+        """
+        lines: list[dict[str, Any]] = []
+        conditions: list[dict[str, Any]] = []
+        for _ in range(self.chance.randrange(1, 30)):
+            uri, item, method, _ = self._wanted()
+            if killed:
+                method = "put" if item or uri in DOCUMENTS else "post"
+            operation, condition = self._operation(uri, item, method, conditional=not killed)
+            self.numbers += 1
+            if killed or self.chance.random() < 0.2:
+                operation["idempotencyKey"] = f"m-{self.numbers}"
+            lines.append(operation)
+            conditions.append(condition)
+        content = "".join([encode_body(line) + "\n" for line in lines])
+        answer = await self._send("POST", "/hyper-storage/_bulk", content, {}, killed=killed)
+        assert answer.status_code == 200, answer.text
+        found = [json.loads(line) for line in answer.text.splitlines()]
+        assert [one["line"] for one in found] == list(range(1, len(lines) + 1)), answer.text
+        for line, condition, one in zip(lines, conditions, found, strict=True):
+            uri, item = split(line["path"])
+            if line["method"] == "post":
+                item = split(one["path"])[1] if one["status"] == 201 else "new"
+            reply = self._apply(line, uri, item, condition)
+            assert one["status"] == reply.status, (line, one, reply)
+            if reply.status < 400:
+                self._compare_result(one, reply, uri, item, line["method"])
+
+    def _operation(
+        self, uri: str, item: str, method: str, *, conditional: bool = True
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A write as one of several, and its conditions for the model."""
+        headers, condition = self._conditions(uri, "new" if method == "post" else item) if conditional else ({}, {})
+        names = {"If-Match": "ifMatch", "If-None-Match": "ifNoneMatch"}
+        made: dict[str, Any] = {"method": method, "path": f"{uri}/{item}" if item else uri}
+        if method != "delete" and (item or method == "post" or uri not in COLLECTIONS):
+            made["body"] = self._body(patch=method == "patch")
+        return made | {names[name]: value for name, value in headers.items()}, condition
+
+    def _apply(self, line: dict[str, Any], uri: str, item: str, condition: dict[str, Any]) -> Reply:
+        method = "put" if line["method"] == "post" else line["method"]
+        return self.model.write(method, uri, item, line.get("body"), **condition)
+
+    def _compare_result(self, found: dict[str, Any], expected: Reply, uri: str, item: str, method: str) -> None:
+        path = f"{uri}/{item}" if item else uri
+        assert (found["status"], found["path"], found["revision"]) == (expected.status, path, expected.revision), found
+        whole = uri in COLLECTIONS and not item
+        assert ("etag" in found) == (method != "delete" and not whole), found
 
     def _wanted(self) -> tuple[str, str, str, Any]:
         chance = self.chance
@@ -304,6 +401,31 @@ class DocumentSteps:
         )
         assert replay(state, events) == self.model.bodies(uri), (uri, revision)
 
+    async def feed(self) -> None:
+        """A feed that goes on behind any event leads from the state of then to that of now."""
+        uri = self.chance.choice(sorted(self.model.revisions) or [DOCUMENTS[0]])
+        last = self.model.revisions.get(uri, 0)
+        if last:
+            await self.check_feed(uri, self.chance.randrange(max(0, last - 100), last))
+
+    async def check_feed(self, uri: str, after: int) -> None:
+        last, events = self.model.revisions[uri], list[dict[str, Any]]()
+        headers, url = {"Last-Event-ID": str(after)}, f"{self.server.url}{C}{uri}?feed"
+        async with asyncio.timeout(60), self.http.stream("GET", url, headers=headers) as answer:
+            assert answer.status_code == 200
+            rest = b""  # not by lines of text: a body may have other ends of lines
+            async for chunk in answer.aiter_bytes():
+                *frames, rest = (rest + chunk).split(b"\n\n")
+                for frame in frames:
+                    fields = dict(line.split(b": ", 1) for line in frame.split(b"\n"))
+                    if fields.get(b"event", b"").startswith(b"feed:"):
+                        events.append(decode_body(fields[b"data"]))
+                if events and events[-1]["headers"]["revision"] >= last:
+                    break
+        assert [event["headers"]["revision"] for event in events] == list(range(after + 1, last + 1))
+        state = self.model.past[uri, after] if after else None
+        assert replay(state, events) == self.model.bodies(uri), (uri, after)
+
     async def events(self, uri: str, after: int) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         while True:
@@ -321,6 +443,8 @@ class DocumentSteps:
         for uri, last in self.model.revisions.items():
             for revision in {0, last // 2, last}:
                 await self.check_past(uri, revision)
+            for revision in {0, self.chance.randrange(last)}:
+                await self.check_feed(uri, revision)
             bodies = self.model.bodies(uri)
             answer = await self.ask("GET", C + uri, params={"size": "10000"} if uri in COLLECTIONS else {})
             if bodies is None:

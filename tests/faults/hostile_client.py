@@ -1,7 +1,9 @@
 """A client that sends the worst that it can think of, as a program of its own.
 
-`python -m tests.faults.hostile_client URL` reads commands from its standard input: `go` begins, `stop` gives up what is
-under way and prints what came back, by kind and status, as one line of JSON. Each kind has a fixed number of workers.
+`python -m tests.faults.hostile_client URL` reads commands from its standard input: `go` begins, with all kinds or with
+those that follow; `calm` begins a harmless load that costs the same: as many requests a second as the last hostile
+phase had, for what is small, and as much computing of its own. `stop` gives up what is under way and prints what came
+back, by kind and status, and what it cost, as one line of JSON. Each kind has a fixed number of workers.
 """
 
 from __future__ import annotations
@@ -11,14 +13,17 @@ import contextlib
 import json
 import random
 import sys
+import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 BIG = "/hyper-storage/content/big~"
 NUMBERS = 10_000
 LONGEST_S = 20.0  # for one request: then the next one
 HALF_OPEN, FEEDS = 200, 50
+SLICE_S = 0.002
 
 # What a query may ask of elements with lists of 10,000 numbers, and texts of 100 KB.
 FILTERS = (
@@ -57,29 +62,62 @@ class HostileClient:
         self._chance = random.Random(1)
         self._seen: Counter[str] = Counter()
         self._workers: list[asyncio.Task[None]] = []
+        self._began = (0.0, 0.0)
+        self._is_calm = False
+        self._rate = self._share = 0.0
 
-    def go(self) -> None:
+    def go(self, names: Sequence[str]) -> None:
         kinds: dict[Callable[[], Awaitable[str]], int] = {
             self.bad_filter: 3,
             self.bad_sort: 1,
             self.bad_definition: 1,
             self.bad_body: 2,
+            self.bad_bulk: 1,
             self.slow_body: 2,
             self.bad_head: 1,
             self.half_open: HALF_OPEN,
             self.lazy_feed: FEEDS,
+            self.lazy_live: FEEDS // 5,
+            self.lazy_changes: FEEDS // 5,
+            self.long_past: 2,
             self.early_end: 2,
         }
         for kind, count in kinds.items():
-            self._workers += [asyncio.create_task(self._repeat(kind)) for _ in range(count)]
+            if not names or kind.__name__ in names:
+                self._workers += [asyncio.create_task(self._repeat(kind)) for _ in range(count)]
+        self._is_calm = False
+        self._began = time.perf_counter(), time.process_time()
 
-    async def stop(self) -> dict[str, int]:
+    def calm(self) -> None:
+        self._workers.append(asyncio.create_task(self._calm()))
+        self._is_calm = True
+        self._began = time.perf_counter(), time.process_time()
+
+    async def stop(self) -> dict[str, Any]:
         for worker in self._workers:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
         self._workers.clear()
-        found, self._seen = dict(self._seen), Counter()
-        return found
+        seen, self._seen = dict(self._seen), Counter()
+        seconds, spent = time.perf_counter() - self._began[0], time.process_time() - self._began[1]
+        rate, share = sum(seen.values()) / seconds, spent / seconds
+        if not self._is_calm:
+            self._rate, self._share = rate, share
+        return {"seen": seen, "rate": round(rate, 1), "share": round(share, 3)}
+
+    async def _calm(self) -> None:
+        """Small requests at the rate of the last phase, and computing until that costs as much as it did."""
+        began, spent = self._began
+        number = 0
+        while True:
+            now = time.perf_counter()
+            while number < (now - began) * self._rate:
+                number += 1
+                self._seen[f"calm {await self._send(self._request('GET', '/hyper-storage/content/good~/e-0'))}"] += 1
+            until = time.perf_counter() + SLICE_S
+            while time.process_time() - spent < (now - began) * self._share and time.perf_counter() < until:
+                pass
+            await asyncio.sleep(SLICE_S)
 
     async def _repeat(self, kind: Callable[[], Awaitable[str]]) -> None:
         while True:
@@ -177,16 +215,43 @@ class HostileClient:
 
     async def lazy_feed(self) -> str:
         """A feed that is never read."""
+        return await self._lazily(f"{BIG}?feed", self._chance.choice(["0", "1", "99999999"]))
+
+    async def _lazily(self, path: str, after: str) -> str:
+        """A stream that is never read."""
         reader, writer = await asyncio.open_connection(*self._where, limit=1024)
         try:
-            after = self._chance.choice(["0", "1", "99999999"])
-            writer.write(self._request("GET", f"{BIG}?feed", Last_Event_ID=after))
+            writer.write(self._request("GET", path, **({"Last_Event_ID": after} if after else {})))
             line = await reader.readline()
             if line[9:12] == b"200":
                 await asyncio.sleep(LONGEST_S / 2)
             return line[9:12].decode() or "closed"
         finally:
             writer.close()
+
+    async def lazy_live(self) -> str:
+        """A live query of costly elements with a costly filter."""
+        return await self._lazily(f"{BIG}?live&filter={quote(self._chance.choice(['', 'n > 0', *FILTERS[:6]]))}", "")
+
+    async def lazy_changes(self) -> str:
+        """All changes of all documents, from the beginning."""
+        text = quote(self._chance.choice(["", "n > 0", *FILTERS[:6]]))
+        return await self._lazily(f"/hyper-storage/feed?filter={text}", self._chance.choice(["0", ""]))
+
+    async def long_past(self) -> str:
+        """What was, as much of it as there is."""
+        path = self._chance.choice(
+            [f"{BIG}?history&size=1000", f"{BIG}?history=reverse&size=1000", f"{BIG}?at=15&size=1000", f"{BIG}?at=20"]
+        )
+        return await self._send(self._request("GET", path))
+
+    async def bad_bulk(self) -> str:
+        """Many lines, most of them wrong, some of them large; of one collection, which others do not use."""
+        lines = [b'{"method":"put","path":"bad~/%d","body":{"a":[%s1]}}' % (n, b"1," * 50_000) for n in range(2)]
+        lines += [b'{"method":"patch","path":"bad~/none%d","body":{}}' % n for n in range(300)]
+        lines += [b"{" * 50_000, b'{"method":"fetch"}', b"\xff" * 1000] * 10
+        self._chance.shuffle(lines)
+        return await self._send(self._request("POST", "/hyper-storage/_bulk", b"\n".join(lines)))
 
     async def early_end(self) -> str:
         """Asks for much and goes away."""
@@ -206,8 +271,11 @@ async def run(url: str) -> None:
     commands = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
     while command := await commands.readline():
-        if command == b"go\n":
-            client.go()
+        word, *names = command.decode().split()
+        if word == "go":
+            client.go(names)
+        elif word == "calm":
+            client.calm()
         else:
             print(json.dumps(await client.stop()), flush=True)
 

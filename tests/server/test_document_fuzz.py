@@ -29,33 +29,76 @@ words = st.sampled_from(
     ["a", "b~", "c~", "x", "1", "~", "", "%2F", "%", "%41", "%00", "a%20b", "ü", "a" * 300, "..", "."]
 )
 paths = st.lists(words, min_size=1, max_size=4).map("/".join)
-routes = st.sampled_from(["content", "content", "content", "indexes", "transactions", "views", "template-indexes"])
+routes = st.sampled_from(
+    ["content", "content", "content", "indexes", "transactions", "views", "template-indexes", "batches", "schemas"]
+)
 methods = st.sampled_from(["GET", "GET", "HEAD", "PUT", "PATCH", "DELETE", "POST", "OPTIONS"])
 filters = st.sampled_from(
     ["a > 1", "a", "b >", "a like '('", "((((", "a = 'x' and b < 3", "-a", "''", "unix_time() > a"]
 )
 names = ["filter", "sort", "size", "skipMax", "after", "explain", "history", "at", "diff", "path", "incomplete"]
+names += ["count", "fields", "before", "position", "check"]
 odd = st.sampled_from(["", "1", "-1", "a,-b", "1,2", "x" * 100, "99999999999999999999"])
 parameters = st.dictionaries(st.sampled_from(names), st.one_of(filters, odd, st.text(max_size=5)), max_size=3)
-fields = st.sampled_from(["a", "b", "id", "sortBy", "fieldName", "filterBy", "template_uri", "indexId"])
+fields = st.sampled_from(
+    [
+        "a",
+        "b",
+        "id",
+        "sortBy",
+        "fieldName",
+        "filterBy",
+        "template_uri",
+        "indexId",
+        "method",
+        "path",
+        "body",
+        "ttl",
+        "schema",
+    ]
+)
 json_bodies = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(fields, inner, max_size=3),
     max_leaves=6,
 )
-bodies = st.one_of(st.none(), json_bodies.map(msgspec.json.encode), st.binary(max_size=50), st.just(b"x" * 20_000))
+operations = st.fixed_dictionaries(
+    {"method": st.sampled_from(["put", "patch", "post", "delete", "fetch"])},
+    optional={
+        "id": st.sampled_from(["a", "", "x" * 300, "~", 1]),
+        "path": st.sampled_from(["a", "b~/1", "b~", "/x", "", "a/../b", 7]),
+        "body": json_bodies,
+        "ifMatch": st.sampled_from(["*", '"1"', "", 1]),
+        "ttl": st.sampled_from([1, 0, -1, 10**12, 1.5, "1"]),
+        "idempotencyKey": st.sampled_from(["k", "", "x" * 300]),
+    },
+)
+batches = st.lists(operations, max_size=4).map(msgspec.json.encode)
+schemas = st.fixed_dictionaries(
+    {"template_uri": st.sampled_from(["zz~", "zz/{*}", "", "{"])},
+    optional={"schema": st.sampled_from([{}, True, {"type": "object"}, {"type": 7}, {"$ref": "http://x"}, []])},
+).map(msgspec.json.encode)
+bodies = st.one_of(
+    batches, schemas, st.none(), json_bodies.map(msgspec.json.encode), st.binary(max_size=50), st.just(b"x" * 20_000)
+)
 headers = st.dictionaries(
-    st.sampled_from(["If-Match", "If-None-Match", "Hyperbus-Message-Id", "Hyper-Storage-Wait", "Last-Event-ID"]),
+    st.sampled_from(
+        ["If-Match", "If-None-Match", "Hyperbus-Message-Id", "Hyper-Storage-Wait", "Last-Event-ID", "Hyper-Storage-TTL"]
+    ),
     st.sampled_from(["*", '"1"', "W/\"2\"", "m1", "full", "x" * 300, "", "1"]),
     max_size=2,
 )  # fmt: skip
 
 
 def template_of(route: str, asked: httpx.URL) -> str:
-    """What the document calls this address: without a path, it is that of a list."""
+    """What the document calls this address: without a name, it is that of a list."""
     start = f"/hyper-storage/{route}"
     path = asked.raw_path.decode().partition("?")[0].removeprefix(start)
-    return f"{start}/{{path}}" if path.strip("/") else start
+    if not path.strip("/"):
+        return start
+    if route == "schemas":
+        return f"{start}/{{schema_id}}" + ("/check" if path.endswith("/check") else "")
+    return f"{start}/{{path}}"
 
 
 @settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -86,6 +129,20 @@ def test_an_address_without_a_name_is_that_of_the_list(server, route, name):
         assert method not in documented[f"/hyper-storage/{route}"]
         operation = documented[f"/hyper-storage/{route}/{{{name}}}"][method]
         assert [one["schema"]["minLength"] for one in operation["parameters"] if one["in"] == "path"] == [1]
+
+
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(operations.map(msgspec.json.encode) | st.binary(max_size=30) | st.just(b"x" * 40_000), max_size=8))
+def test_every_line_of_many_has_an_answer(server, lines):
+    """One for each that is not empty, whatever it is, with a status that is not the server's fault."""
+    answer = server.post("/hyper-storage/_bulk", content=b"\n".join(lines))
+    assert answer.status_code == 200, answer.text
+    found = [msgspec.json.decode(line) for line in answer.content.splitlines()]
+    split = [number for number, line in enumerate(b"\n".join(lines).split(b"\n"), 1) if line.strip()]
+    assert [one["line"] for one in found] == split
+    for one in found:
+        assert one["status"] < 500, one
+        assert ("error" in one) == (one["status"] >= 400), one
 
 
 texts = st.text(alphabet="ab()[]{}<>=!+-*/%.,'\"`$ s01orndhaslik\\", max_size=80)

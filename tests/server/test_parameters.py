@@ -102,3 +102,21 @@ async def test_conditions_that_cannot_be_evaluated_hold_nowhere(http):
             assert await code_of(http, "DELETE", path, headers=headers) == (412, "not_matched")
     await send(http, "DELETE", view, status=204, headers={"If-None-Match": '"1"', "If-Range": '"1"'})
     await send(http, "GET", index, headers={"If-Range": '"1"'})
+
+
+async def test_a_flag_says_yes_or_no_and_nothing_else(http):
+    """A value that is neither might have been meant either way."""
+    for path in (C + "c~?explain", C + "c~?count&explain", "/hyper-storage/transactions?path=d&incomplete"):
+        for value in ("maybe", "2", "-1", "TRUE!", "off", "none"):
+            assert await code_of(http, "GET", f"{path}={value}") == (400, INVALID), (path, value)
+        for value in ("", "1", "true", "YES"):
+            assert await code_of(http, "GET", f"{path}={value}") == (200, ""), (path, value)
+    for value in ("0", "False", "no"):
+        assert "explain" not in (await send(http, "GET", f"{C}c~?explain={value}")).json()
+    for value in ("maybe", "0", "no"):
+        for name in ("count", "feed", "live", "history"):
+            assert await code_of(http, "GET", f"{C}c~?{name}={value}") == (400, INVALID), (name, value)
+    schema = '{"template_uri": "x~", "schema": {}}'
+    path = "/hyper-storage/schemas/s?check=maybe"
+    assert await code_of(http, "PUT", path, content=schema) == (400, INVALID)
+    await send(http, "GET", "/hyper-storage/schemas/s", status=404)

@@ -13,7 +13,7 @@ import pytest
 from everlog.api import Everlog
 from everlog.client import connect
 from everlog.config import Config
-from everlog.errors import StorageFailed
+from everlog.errors import OutcomeUnknown, StorageFailed
 from everlog.server.audit import JOURNAL, TOPIC, Audit
 from everlog.server.refusals import MAX_KINDS, RefusalKind, Refusals
 from tests.http_support import new_token, send, server
@@ -137,6 +137,54 @@ async def test_many_callers_are_many_entries_up_to_a_limit(config):
         refusals.note(RefusalKind("bad token", "", "10.9.9.9"), {"method": "GET", "path": "/"})
         await refusals.write()
         assert (await entries(log))[-1]["count"] == 1, "kinds that have ended are forgotten: there is room again"
+
+
+async def test_no_refusal_is_lost_while_the_log_cannot_be_written(config, caplog):
+    """What failed is written later, with what came meanwhile; also where the outcome of an entry was unknown."""
+    clock = ManualClock()
+    async with connect(config) as log:
+        audit = Audit(log)
+        write, broken = audit.refused, True
+
+        async def sometimes(*given: Any, **more: Any) -> None:
+            if not broken:
+                return await write(*given, **more)
+            if clock.monotonic() % 2 < 1:
+                raise StorageFailed("the disk is away")
+            with pytest.MonkeyPatch.context() as patch:  # it is stored, and the answer is lost
+                patch.setattr(audit, "_journal", Unanswered(audit._journal))
+                return await write(*given, **more)
+
+        audit.refused = sometimes  # type: ignore[method-assign]
+        refusals = Refusals(audit, clock, window_s=60)
+        for step in range(1, 8):
+            for number in range(step):
+                refusals.note(RefusalKind("bad token", "", f"10.0.0.{number}"), {"method": "GET", "path": "/"})
+            await refusals.write()
+            clock.advance(61)
+        assert "the disk is away" in caplog.text
+        broken = False
+        for _ in range(3):
+            await refusals.write()
+            clock.advance(61)
+        found = await entries(log)
+        assert sum(one["count"] for one in found) == sum(range(8))
+        by_host: dict[str, int] = {}
+        for one in found:
+            by_host[one["id"]] = by_host.get(one["id"], 0) + 1
+        assert set(by_host.values()) == {1}, "an entry is there once"
+
+
+class Unanswered:
+    """A journal whose appends are stored, and answered by a time-out."""
+
+    def __init__(self, journal: Any) -> None:
+        self._journal = journal
+
+    async def append(self, *given: Any, **more: Any) -> None:
+        token = await self._journal.append(*given, **more)
+        events = [event async for event in self._journal.read(JOURNAL, from_seq=token.range.first)]
+        raise OutcomeUnknown(JOURNAL, events[0].append_id, "no answer")
 
 
 async def test_an_entry_that_cannot_be_written_stops_no_others(config, caplog):

@@ -12,6 +12,7 @@ from everlog.cassandra.schema import Schema
 from everlog.cassandra.session import Session, connect, make_batch
 from everlog.config import CassandraConfig
 from everlog.core.duration import DAY_S
+from everlog.documents.cassandra.expiry import CassandraExpiry
 from everlog.documents.cassandra.indexes import Indexes
 from everlog.documents.cassandra.nodes import CassandraNodes
 from everlog.documents.cassandra.outbox import Outbox, open_transactions
@@ -25,11 +26,13 @@ from everlog.documents.model import DocumentChange, DocumentHead, DocumentRow, D
 from everlog.documents.nodes import NodeTable
 from everlog.documents.paths import DocumentPlace, partition_of_uri
 from everlog.documents.port import (
+    MAX_STEP_BYTES,
     Batch,
     BatchState,
     DocumentState,
     DocumentStore,
     DocumentView,
+    ExpiringRow,
     FoundElement,
     Locate,
     PendingIndex,
@@ -74,6 +77,7 @@ class CassandraDocuments(DocumentStore):
         self._cql = DOCUMENT_TABLES.statements(session.config.keyspace)
         self._outbox = Outbox(session, self._cql, ttl_s=round(transaction_days * DAY_S))
         self._indexes = Indexes(session, self._cql)
+        self._expiry = CassandraExpiry(session, self._cql)
 
     @classmethod
     async def open(cls, config: CassandraConfig, *, transaction_days: float = 7.0, trace: Trace | None = None) -> Self:
@@ -112,9 +116,9 @@ class CassandraDocuments(DocumentStore):
         known = {(kind, item): values for kind, item, *values in found}
         if (START, "") not in known:
             return BatchState(None, {})
-        rows = {item: DocumentRow(*known[BODY, item][:4]) for item in items if (BODY, item) in known}
+        rows = {item: DocumentRow(*known[BODY, item][:5]) for item in items if (BODY, item) in known}
         messages = {name: _message(known[MESSAGE, name][0]) for name in message_ids if (MESSAGE, name) in known}
-        return BatchState(_statics(known[START, ""][4:]).head, rows, messages)
+        return BatchState(_statics(known[START, ""][5:]).head, rows, messages)
 
     async def accept(self, *changes: DocumentChange) -> bool:
         """A clearing change is the last one, as rows of the same write time would not survive it."""
@@ -122,6 +126,7 @@ class CassandraDocuments(DocumentStore):
         found = await self._statics(changes[0].place.uri)
         if not changes[0].expected and changes[0].place.in_collection:
             await self._session.write(self._cql["put_collection"], *_listed(changes[0].place.uri))
+        await self._expiry.add([(one.place, one.row.expires_ms) for one in changes if one.row is not None])
         events = [change.transaction for change in changes]
         await asyncio.gather(*[self._outbox.add(one) for one in events])
         failpoint("documents.outboxed")
@@ -220,7 +225,9 @@ class CassandraDocuments(DocumentStore):
         bounds = [where.low] if where.high is None else [where.low, where.high]
         return await self._scan(name, [uri, *bounds, limit], limit, max_bytes)
 
-    async def elements_after(self, uri: str, after: str, *, limit: int) -> list[StoredElement]:
+    async def elements_after(
+        self, uri: str, after: str, *, limit: int, max_bytes: int = MAX_STEP_BYTES
+    ) -> list[StoredElement]:
         return [StoredElement(*row) for row in await self._fetch("rows_after", uri, after, limit)]
 
     async def rows(self, uri: str, items: Sequence[str]) -> list[FoundElement]:
@@ -389,6 +396,12 @@ class CassandraDocuments(DocumentStore):
             raise Unreachable("Cassandra does not say what became of a definition: look at it, and try again")
         return applied
 
+    def expiring(self, now_ms: int) -> AsyncIterator[list[ExpiringRow]]:
+        return self._expiry.due(now_ms)
+
+    async def forget_expiring(self, rows: Sequence[ExpiringRow]) -> None:
+        await self._expiry.remove(rows)
+
     def unshown_table(self) -> UnshownTable:
         return CassandraUnshown(self._session, self._cql)
 
@@ -403,7 +416,7 @@ def _row_request(place: DocumentPlace, row: DocumentRow | None) -> tuple[str, tu
     """The statement that makes an item what it is now."""
     if row is None:
         return "delete_row", tuple(place)
-    return "put_row", (*place, row.body, row.revision, row.created_ms, row.modified_ms)
+    return "put_row", (*place, *msgspec.structs.astuple(row))
 
 
 _NOTHING = _Statics(None, {}, 0, None)

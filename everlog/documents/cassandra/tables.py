@@ -8,5 +8,5 @@ from everlog.cassandra.schema import StepSeries, TableSet
 DOCUMENT_TABLES = TableSet(
     "documents",
     "everlog.documents.cassandra",
-    series=(StepSeries("everlog-schema-version-documents", first=4),),
+    series=(StepSeries("everlog-schema-version-documents", first=5),),
 )

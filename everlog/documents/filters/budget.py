@@ -21,7 +21,7 @@ from everlog.errors import FilterTooExpensive, QueryLimited
 STEP_NS = 100
 LONG = 256  # characters; a shorter text costs nothing beyond its step
 LOOP_TURN = 30_000  # steps on the event loop, at once: some milliseconds
-THREAD_TURN = 500_000  # steps in the thread, before another evaluation has its turn there
+THREAD_TURN = 100_000  # steps in the thread, before other work has its turn there
 PAUSE_STEPS = 20_000
 PAUSE_S = 0.0002  # long enough for the event loop to get hold of the interpreter
 

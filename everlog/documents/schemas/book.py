@@ -18,8 +18,9 @@ from everlog.documents.port import DocumentStore
 from everlog.documents.schemas.examiner import Examiner
 from everlog.documents.schemas.model import DocumentSchema, SchemaViolation
 from everlog.documents.schemas.targets import applies
-from everlog.errors import Busy, SchemaViolated
+from everlog.errors import Busy, EverlogError, SchemaViolated
 from everlog.runtime.clock import Clock
+from everlog.runtime.side_loop import SideLoop
 
 CACHE_S = 1.0
 MAX_ERRORS = 20
@@ -30,10 +31,11 @@ T = TypeVar("T")
 class SchemaBook:
     """The schemas as they are now."""
 
-    def __init__(self, store: DocumentStore, examiner: Examiner, *, clock: Clock) -> None:
+    def __init__(self, store: DocumentStore, examiner: Examiner, *, clock: Clock, side: SideLoop) -> None:
         self._store = store
         self._examiner = examiner
         self._clock = clock
+        self._side = side
         self._schemas: dict[str, DocumentSchema] = {}
         self._read_at: float | None = None
         self._changes = 0
@@ -64,26 +66,41 @@ class SchemaBook:
         return list(self._schemas.values())
 
     async def decided(self, make: Callable[[BodyCheck], T], *, large: bool, timeout_s: float) -> T:
-        """What `make` decides, if every body that it would store fits; else SchemaViolated.
+        """What `make` decides; the check that it is given raises for a body that does not fit, or of which that cannot
+        be said: SchemaViolated, InvalidDocument, Busy. Such an error is of that body alone, and stops no other.
 
-        `make` is called twice and must do the same both times, in a thread where bodies are large.
+        `make` is called twice and must do the same both times up to the first error, in a thread where bodies are
+        large. Bodies behind the first that is refused are not examined, so it must not store them in this decision.
         """
         schemas = await self.schemas()
         if not schemas:
-            return await _called(make, accept_all, large)
+            return await self._called(make, accept_all, large)
         trial = _Trial(schemas)
-        made = await _called(make, trial.note, large)
+        made = await self._called(make, trial.note, large)
         if not trial.bodies:
             return made
-        try:
-            async with asyncio.timeout(timeout_s):
-                for place, text in trial.bodies:
-                    trial.found[place, text] = await self.violations(schemas, place, text)
-        except TimeoutError:
-            raise Busy(
-                f"bodies wait to be validated for more than {timeout_s:g} s: nothing was stored, try again"
-            ) from None
-        return await _called(make, trial.hold, large)
+        await self._examine(trial, schemas, timeout_s)
+        return await self._called(make, trial.hold, large)
+
+    async def _examine(self, trial: _Trial, schemas: Sequence[DocumentSchema], timeout_s: float) -> None:
+        """Look at the bodies in their order, up to the first that must not be stored."""
+        for place, text in trial.bodies:
+            error: EverlogError | None = None
+            try:
+                async with asyncio.timeout_at(trial.began + timeout_s):
+                    found = await self.violations(schemas, place, text)
+                    error = violated(place, found) if found else None
+            except TimeoutError:
+                message = f"bodies wait to be validated for more than {timeout_s:g} s: nothing was stored, try again"
+                error = Busy(message)
+            except EverlogError as refused:
+                error = refused
+            trial.found[place, text] = error
+            if error is not None:
+                return
+
+    async def _called(self, make: Callable[[BodyCheck], T], check: BodyCheck, large: bool) -> T:
+        return await self._side.call(lambda: make(check)) if large else make(check)
 
     async def violations(
         self, schemas: Sequence[DocumentSchema], place: DocumentPlace, text: str
@@ -99,17 +116,14 @@ class SchemaBook:
         return found[:MAX_ERRORS]
 
 
-async def _called(make: Callable[[BodyCheck], T], check: BodyCheck, large: bool) -> T:
-    return await asyncio.to_thread(make, check) if large else make(check)
-
-
 class _Trial:
     """The bodies of one decision, and what was found about them."""
 
     def __init__(self, schemas: Sequence[DocumentSchema]) -> None:
         self._schemas = schemas
+        self.began = asyncio.get_running_loop().time()
         self.bodies: list[tuple[DocumentPlace, str]] = []
-        self.found: dict[tuple[DocumentPlace, str], Sequence[tuple[str, SchemaViolation]]] = {}
+        self.found: dict[tuple[DocumentPlace, str], EverlogError | None] = {}
 
     def note(self, place: DocumentPlace, text: str) -> None:
         if any(applies(schema.template, place) for schema in self._schemas):
@@ -118,9 +132,9 @@ class _Trial:
     def hold(self, place: DocumentPlace, text: str) -> None:
         if not any(applies(schema.template, place) for schema in self._schemas):
             return
-        found = self.found[place, text]  # a body that was not examined is a defect, and stores nothing
-        if found:
-            raise violated(place, found)
+        error = self.found[place, text]  # a body that was not examined is a defect, and stores nothing
+        if error is not None:
+            raise error
 
 
 def violated(place: DocumentPlace, found: Sequence[tuple[str, SchemaViolation]]) -> SchemaViolated:

@@ -15,16 +15,17 @@ from everlog.documents.schemas.model import DocumentSchema, SchemaCheck
 from everlog.documents.schemas.targets import compile_target
 from everlog.errors import DocumentConflict, DocumentNotFound
 from everlog.runtime.clock import Clock
+from everlog.runtime.side_loop import SideLoop
 
 
 class SchemaRegistry:
     """Schemas, and what works with them."""
 
-    def __init__(self, store: DocumentStore, *, clock: Clock) -> None:
+    def __init__(self, store: DocumentStore, *, clock: Clock, side: SideLoop) -> None:
         self._store = store
         self._clock = clock
         self._examiner = Examiner(clock)
-        self.book = SchemaBook(store, self._examiner, clock=clock)
+        self.book = SchemaBook(store, self._examiner, clock=clock, side=side)
         self.checks = SchemaChecks(store, self.book, clock=clock)
 
     async def put(self, schema_id: str, template: str, schema: Any) -> tuple[DocumentSchema, bool]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,11 +23,13 @@ from everlog.documents.model import DELETION, DocumentChange, DocumentHead, Docu
 from everlog.documents.nodes import NodeTable
 from everlog.documents.paths import DocumentPlace, partition_of_uri
 from everlog.documents.port import (
+    MAX_STEP_BYTES,
     Batch,
     BatchState,
     DocumentState,
     DocumentStore,
     DocumentView,
+    ExpiringRow,
     FoundElement,
     Locate,
     PendingIndex,
@@ -50,7 +53,7 @@ from everlog.sqlite.migrations import migrate
 FILE = "documents.db"
 SQL = load_statements("everlog.documents.sqlite")
 PAGE = 500
-MAX_STEP_BYTES = 4 * 1024 * 1024  # of elements that are indexed at once
+MAX_INDEXED_BYTES = 4 * 1024 * 1024  # of elements that are indexed at once
 MAX_ROWS_IN_LOOP = 200  # more rows are read in a thread
 MAX_SCANS = 64  # large reads at a time: one reads, the others wait
 
@@ -106,14 +109,14 @@ class SqliteDocuments(DocumentStore):
             self._reader.execute("BEGIN")  # all of one moment
             try:
                 head = self._reader.execute(SQL["head"], (uri,)).fetchone()
-                for item in items if head is not None else ():
-                    found = self._reader.execute(SQL["row"], (uri, item)).fetchone()
-                    if found is not None:
+                if items and head is not None:
+                    names = _encode(sorted(items)).decode()
+                    for item, *found in self._reader.execute(SQL["whole_rows"], (uri, names)).fetchall():
                         rows[item] = DocumentRow(*found)
-                for message_id in message_ids:
-                    found = self._reader.execute(SQL["message"], (uri, message_id)).fetchone()
-                    if found is not None:
-                        messages[message_id] = _message(found[0])
+                if message_ids:
+                    names = _encode(sorted(message_ids)).decode()
+                    for message_id, answer in self._reader.execute(SQL["messages"], (uri, names)).fetchall():
+                        messages[message_id] = _message(answer)
             finally:
                 self._reader.execute("COMMIT")
         return BatchState(None if head is None else _head(head), rows, messages)
@@ -176,8 +179,18 @@ class SqliteDocuments(DocumentStore):
         name = "elements_reverse" if reverse else "elements"
         return await self._scan(name, (uri, where.low, where.high, limit), limit, max_bytes)
 
-    async def elements_after(self, uri: str, after: str, *, limit: int) -> list[StoredElement]:
-        return [StoredElement(*row) for row in self._read("elements_after", uri, after, limit)]
+    async def elements_after(
+        self, uri: str, after: str, *, limit: int, max_bytes: int = MAX_STEP_BYTES
+    ) -> list[StoredElement]:
+        found: list[StoredElement] = []
+        size = 0
+        with translated(self.path), closing(self._reader.execute(SQL["elements_after"], (uri, after, limit))) as rows:
+            for row in rows:
+                found.append(StoredElement(*row))
+                size += len(found[-1].body)
+                if size >= max_bytes:
+                    break
+        return found
 
     async def rows(self, uri: str, items: Sequence[str]) -> list[FoundElement]:
         return [FoundElement(*row) for row in self._read("rows", uri, _encode(items).decode())]
@@ -259,7 +272,7 @@ class SqliteDocuments(DocumentStore):
     async def _located(self, index: Index, locate: Locate, parameters: tuple[Any, ...]) -> list[IndexedRow]:
         """The next elements and their places in an index. Nothing is locked while these are found out."""
         async with self._scanning:
-            batch = await asyncio.to_thread(self._scan_apart, "elements", parameters, parameters[-1], MAX_STEP_BYTES)
+            batch = await asyncio.to_thread(self._scan_apart, "elements", parameters, parameters[-1], MAX_INDEXED_BYTES)
         keys = await locate(index, [row.body for row in batch.entries])
         return [IndexedRow(row.key, row.body, key) for row, key in zip(batch.entries, keys, strict=True)]
 
@@ -296,7 +309,7 @@ class SqliteDocuments(DocumentStore):
             (key,) = [None] if body is None else await locate(index, [body])
             rows.append(IndexedRow(item, body, key))
             size += len(body or "")
-            if size > MAX_STEP_BYTES:
+            if size > MAX_INDEXED_BYTES:
                 await self._index_rows(uri, index, rows, 0)
                 rows, size = [], 0
         await self._index_rows(uri, index, rows, revision)
@@ -368,6 +381,15 @@ class SqliteDocuments(DocumentStore):
 
     async def delete_template_index(self, index_id: str) -> bool:
         return await self._change("delete_template_index", index_id) > 0
+
+    async def expiring(self, now_ms: int) -> AsyncIterator[list[ExpiringRow]]:
+        last = ExpiringRow(0, "", "")
+        while rows := self._read("expiring", now_ms, *last, PAGE):
+            yield [ExpiringRow(*row) for row in rows]
+            last = ExpiringRow(*rows[-1])
+
+    async def forget_expiring(self, rows: Sequence[ExpiringRow]) -> None:
+        """The rows themselves are what is looked at."""
 
     def unshown_table(self) -> UnshownTable:
         return SqliteUnshown(self._read, self._change)
@@ -454,7 +476,7 @@ def _store(connection: sqlite3.Connection, change: DocumentChange) -> None:
     elif row is None:
         connection.execute(SQL["delete_row"], place)
     else:
-        connection.execute(SQL["put_row"], (*place, row.body, row.revision, row.created_ms, row.modified_ms))
+        connection.execute(SQL["put_row"], (*place, *msgspec.structs.astuple(row)))
     if message is not None:
         answer = _encode(message).decode()
         connection.execute(SQL["put_message"], (place.uri, message.id, message.time_ms, answer))

@@ -4,10 +4,14 @@ SELECT revision, is_deleted, count, last_id, messages, is_view,
 FROM head h WHERE document_uri = ?
 
 -- name: row
-SELECT body, revision, created_at, modified_at FROM content WHERE document_uri = ? AND item_id = ?
+SELECT body, revision, created_at, modified_at, expires_at FROM content WHERE document_uri = ? AND item_id = ?
 
--- name: message
-SELECT answer FROM message WHERE document_uri = ? AND message_id = ?
+-- name: whole_rows
+SELECT item_id, body, revision, created_at, modified_at, expires_at FROM content
+WHERE document_uri = ? AND item_id IN (SELECT value FROM json_each(?))
+
+-- name: messages
+SELECT message_id, answer FROM message WHERE document_uri = ? AND message_id IN (SELECT value FROM json_each(?))
 
 -- name: put_message
 INSERT OR REPLACE INTO message (document_uri, message_id, stored_at, answer) VALUES (?, ?, ?, ?)
@@ -24,9 +28,15 @@ ON CONFLICT DO UPDATE SET revision = excluded.revision, is_deleted = excluded.is
     last_id = excluded.last_id, messages = excluded.messages, is_view = excluded.is_view
 
 -- name: put_row
-INSERT INTO content (document_uri, item_id, body, revision, created_at, modified_at) VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO content (document_uri, item_id, body, revision, created_at, modified_at, expires_at)
+VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET body = excluded.body, revision = excluded.revision, created_at = excluded.created_at,
-    modified_at = excluded.modified_at
+    modified_at = excluded.modified_at, expires_at = excluded.expires_at
+
+-- name: expiring
+SELECT expires_at, document_uri, item_id FROM content
+WHERE expires_at IS NOT NULL AND expires_at <= ? AND (expires_at, document_uri, item_id) > (?, ?, ?)
+ORDER BY expires_at, document_uri, item_id LIMIT ?
 
 -- name: delete_row
 DELETE FROM content WHERE document_uri = ? AND item_id = ?

@@ -11,7 +11,7 @@ from typing import Any
 from litestar import Response, post
 
 from everlog.documents.batch import DocumentOperation
-from everlog.documents.model import WrittenDocument
+from everlog.documents.model import Method, WrittenDocument
 from everlog.documents.paths import parse_path
 from everlog.server.answers import json_answer
 from everlog.server.documents import (
@@ -22,6 +22,7 @@ from everlog.server.documents import (
     content_path,
     documents_of,
     revision_headers,
+    tag_after,
     typed_body,
 )
 from everlog.server.requests import AnyRequest
@@ -55,7 +56,7 @@ from everlog.wire.http import POSITION
 async def post_batch(request: AnyRequest) -> Response[Any]:
     """Carry out several writes of one document or collection, in their order: all of them, or none."""
     data = await body_bytes(request, "max_batch_bytes")
-    operations = await typed_body(data, list[DocumentOperation])
+    operations = await typed_body(request, data, list[DocumentOperation])
     docs, path = documents_of(request), content_path(request, BATCHES)
     return await routed(
         request, docs.writers, parse_path(path).uri, data, lambda: _post_here(request, path, operations)
@@ -64,21 +65,27 @@ async def post_batch(request: AnyRequest) -> Response[Any]:
 
 async def _post_here(request: AnyRequest, path: str, operations: list[DocumentOperation]) -> Response[bytes]:
     given = WriteHeaders.of(request)
-    written = await documents_of(request).batch(path, operations, **given._asdict())
+    written = await documents_of(request).batch(path, operations, **given.of_batch())
     headers = given.back(request) | revision_headers(written[-1].revision)
     if written[-1].position is not None:
         headers[POSITION] = str(written[-1].position)
-    return json_answer({"results": [result_of(one) for one in written]}, headers=headers)
+    results = [result_of(each.method, one) for each, one in zip(operations, written, strict=True)]
+    return json_answer({"results": results}, headers=headers)
 
 
-def result_of(written: WrittenDocument) -> dict[str, Any]:
-    """One write among several, with the status that it would have had alone."""
-    return {
+def result_of(method: Method | None, written: WrittenDocument) -> dict[str, Any]:
+    """One write among several, with the status and the tag that it would have had alone."""
+    found: dict[str, Any] = {
         "status": 201 if written.created else 200,
         "path": written.path,
         "revision": written.revision,
         "transactionId": written.transaction_id,
     }
+    if (tag := tag_after(method, written)) is not None:
+        found["etag"] = tag
+    if written.expires_ms is not None:
+        found["expires"] = written.expires_ms
+    return found
 
 
 BATCH_ROUTES = [post_batch]

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 from litestar import post
+from litestar.exceptions import HTTPException
 from litestar.response import Stream
 
 from everlog.documents.bulk import BulkResult, bulk_line
@@ -21,7 +22,8 @@ from everlog.documents.bulk_run import SourcedWrite
 from everlog.documents.documents import LocalDocuments
 from everlog.documents.paths import parse_path
 from everlog.errors import AccessDenied, EverlogError, InvalidDocument
-from everlog.server.documents import PREFIX, config_of, documents_of
+from everlog.runtime.side_loop import SideLoop
+from everlog.server.documents import MAX_BYTES_ON_LOOP, PREFIX, config_of, documents_of
 from everlog.server.errors import ErrorBody, describe
 from everlog.server.requests import AnyRequest
 from everlog.server.routes.batches import result_of
@@ -35,7 +37,7 @@ BULK = f"{PREFIX}/_bulk"
 ROOM_BYTES = 16 * 1024
 """What a line may hold besides its body."""
 CHUNK_BYTES = 64 * 1024
-_encode = msgspec.json.Encoder().encode
+_encode_lines = msgspec.json.Encoder().encode_lines
 
 
 class TwoWayStream(Stream):
@@ -80,25 +82,26 @@ async def post_bulk(request: AnyRequest) -> TwoWayStream:
     docs = documents_of(request)
     assert isinstance(docs, LocalDocuments)
     principal = principal_of(request)
-    source = sourced_lines(request.stream(), config_of(request).max_body_bytes + ROOM_BYTES, principal)
+    lines = _Lines(config_of(request).max_body_bytes + ROOM_BYTES, principal, docs.evaluator.side)
+    source = lines.sourced(_received(request))
     answers = _answers(request, docs.bulk_of(source, by=principal.name))
     return TwoWayStream(answers, media_type=LINES, headers={"Cache-Control": "no-store"})
 
 
-async def _answers(request: AnyRequest, results: AsyncGenerator[BulkResult, None]) -> AsyncIterator[bytes]:
-    """Results as lines, as many at a time as are there."""
-    new_id = request.app.state.new_error_id
+async def _answers(request: AnyRequest, results: AsyncGenerator[list[BulkResult], None]) -> AsyncIterator[bytes]:
+    """Results as lines, as many at a time as are there. The id of an error is that of the answer, with its line."""
+    error_id = request.app.state.new_error_id()
     async with contextlib.aclosing(results):
         try:
-            async for result in results:
-                yield _encode(_line(result, new_id())) + b"\n"
+            async for some in results:
+                yield _encode_lines([_line(one, f"{error_id}-{one.number}") for one in some])
         except EverlogError as error:  # of the request itself: the head is out
-            yield _encode({"status": status_of(error), "error": describe(error, new_id())}) + b"\n"
+            yield _encode_lines([{"status": status_of(error), "error": describe(error, error_id)}])
 
 
 def _line(result: BulkResult, error_id: str) -> dict[str, Any]:
     if result.written is not None:
-        return {"line": result.number, **result_of(result.written)}
+        return {"line": result.number, **result_of(result.method, result.written)}
     assert result.error is not None
     about = {} if result.path is None else {"path": result.path}
     if isinstance(result.error, AccessDenied):  # as the guard has it where the path stands in the address
@@ -107,35 +110,49 @@ def _line(result: BulkResult, error_id: str) -> dict[str, Any]:
     return {"line": result.number, "status": status, **about, "error": describe(result.error, error_id)}
 
 
-async def sourced_lines(
-    chunks: AsyncIterator[bytes], max_bytes: int, principal: Principal
-) -> AsyncGenerator[SourcedWrite, None]:
-    """The writes of a stream of lines; one that is too long is passed over, and is an error of that line."""
-    number, rest, passing = 1, b"", False
-    async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if line.strip() and not passing:
-                yield _sourced(number, line, max_bytes, principal)
-            number, passing = number + 1, False
-        if len(rest) > max_bytes:
-            if not passing:
-                yield _sourced(number, rest, max_bytes, principal)
-            rest, passing = b"", True
-    if rest.strip() and not passing:
-        yield _sourced(number, rest, max_bytes, principal)
-
-
-def _sourced(number: int, line: bytes, max_bytes: int, principal: Principal) -> SourcedWrite:
+async def _received(request: AnyRequest) -> AsyncGenerator[bytes, None]:
+    """The body in pieces; a client that goes away ends the run as one that stops sending does."""
     try:
-        if len(line) > max_bytes:
-            raise InvalidDocument("body-too-large", f"a line has at most {max_bytes:,} bytes")
-        write = bulk_line(line)
-        if not principal.may_reach("write", parse_path(write.path).path):
-            raise AccessDenied(f"{principal.name} may not write {write.path}")
-        return SourcedWrite(number, write, len(line))
-    except EverlogError as error:
-        return SourcedWrite(number, error)
+        async for chunk in request.stream():
+            yield chunk
+    except HTTPException as error:
+        raise InvalidDocument("body-cut-off", "the connection ended before the body did") from error
+
+
+class _Lines:
+    """The writes of a stream of lines; one that is too long is passed over, and is an error of that line."""
+
+    def __init__(self, max_bytes: int, principal: Principal, side: SideLoop) -> None:
+        self._max_bytes = max_bytes
+        self._principal = principal
+        self._side = side
+
+    async def sourced(self, chunks: AsyncIterator[bytes]) -> AsyncGenerator[SourcedWrite, None]:
+        number, rest, passing = 1, b"", False
+        async for chunk in chunks:
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                if line.strip() and not passing:
+                    yield await self._sourced(number, line)
+                number, passing = number + 1, False
+            if len(rest) > self._max_bytes:
+                if not passing:
+                    yield await self._sourced(number, rest)
+                rest, passing = b"", True
+        if rest.strip() and not passing:
+            yield await self._sourced(number, rest)
+
+    async def _sourced(self, number: int, line: bytes) -> SourcedWrite:
+        try:
+            if len(line) > self._max_bytes:
+                raise InvalidDocument("body-too-large", f"a line has at most {self._max_bytes:,} bytes")
+            large = len(line) > MAX_BYTES_ON_LOOP
+            write = await self._side.call(lambda: bulk_line(line)) if large else bulk_line(line)
+            if not self._principal.may_reach("write", parse_path(write.path).path):
+                raise AccessDenied(f"{self._principal.name} may not write {write.path}")
+            return SourcedWrite(number, write, len(line))
+        except EverlogError as error:
+            return SourcedWrite(number, error)
 
 
 BULK_ROUTES = [post_bulk]

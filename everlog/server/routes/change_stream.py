@@ -5,7 +5,7 @@ from __future__ import annotations
 from litestar import get
 from litestar.response import Stream
 
-from everlog.server.documents import changes_sent, config_of, documents_of
+from everlog.server.documents import changes_sent, documents_of
 from everlog.server.requests import AnyRequest, parameters
 from everlog.server.schemas import document_examples as examples
 from everlog.server.schemas.documents import TEXT, answer, header, operation, query
@@ -30,7 +30,7 @@ from everlog.server.sse import stream_answer
 )
 async def get_changes(request: AnyRequest) -> Stream:
     """The changes of many documents as they come, as server-sent events."""
-    given, state, principal = parameters(request), request.app.state, principal_of(request)
+    given, principal = parameters(request), principal_of(request)
     after = request.headers.get("last-event-id", given.get("after"))
     stream = await documents_of(request).open_changes(
         given.get("prefix", ""),
@@ -39,10 +39,7 @@ async def get_changes(request: AnyRequest) -> Stream:
         after=after,
         readable=lambda path: principal.may_reach("read", path),
     )
-    interval_s, counters = config_of(request).feed_checkpoint_interval_s, state.http_counters
-    return stream_answer(
-        lambda: changes_sent(stream, interval_s=interval_s, stopping=state.stopping, counters=counters)
-    )
+    return stream_answer(lambda: changes_sent(request, stream))
 
 
 CHANGE_STREAM_ROUTES = [get_changes]

@@ -106,7 +106,7 @@ async def post_index(request: AnyRequest) -> Response[Any]:
     """Define an index of a collection."""
     (name,) = segments(request, "indexes", 1)
     data = await body_bytes(request)
-    new: IndexNew = await typed_body(data, IndexNew)
+    new: IndexNew = await typed_body(request, data, IndexNew)
     docs, uri = documents_of(request), parse_collection(name)
     return await routed(request, docs.completers, uri, data, lambda: _create_index(request, name, new))
 
@@ -219,7 +219,7 @@ async def put_view(request: AnyRequest) -> Response[Any]:
     """Make a collection that shows what matches a template."""
     (name,) = segments(request, "views", 1)
     data = await body_bytes(request)
-    body: ViewBody = await typed_body(data, ViewBody)
+    body: ViewBody = await typed_body(request, data, ViewBody)
     # Else a view would show what its maker, or its readers, may not see.
     check_template(request, "read", body.template_uri)
     docs, uri = documents_of(request), parse_collection(name)
@@ -353,7 +353,7 @@ async def delete_view(request: AnyRequest) -> Response[None]:
 async def put_template_index(request: AnyRequest) -> Response[bytes]:
     """Give every matching collection an index."""
     (index_id,) = segments(request, "template-indexes", 1)
-    body: TemplateIndexBody = await typed_body(await body_bytes(request), TemplateIndexBody)
+    body: TemplateIndexBody = await typed_body(request, await body_bytes(request), TemplateIndexBody)
     check_template(request, "write", body.template_uri)
     new = IndexNew(index_id, body.sort_by, body.filter)
     made = await documents_of(request).put_template_index(index_id, body.template_uri, new)

@@ -19,9 +19,9 @@ from everlog.errors import InvalidDocument
 from everlog.server.answers import hal_answer, json_answer, lines_answer, wants_lines
 from everlog.server.documents import (
     WriteHeaders,
+    aside,
     body_bytes,
     check_conditions,
-    config_of,
     content_path,
     content_paths,
     correlation,
@@ -34,10 +34,12 @@ from everlog.server.documents import (
     page_answer,
     revision_headers,
     server_sent,
+    turns_of,
     written_answer,
 )
+from everlog.server.large_turns import LARGE_BYTES
 from everlog.server.negotiation import packed
-from everlog.server.requests import AnyRequest, flag, parameters, whole_number
+from everlog.server.requests import AnyRequest, check_bare, flag, parameters, whole_number
 from everlog.server.routes.nodes import routed
 from everlog.server.schemas import document_examples as examples
 from everlog.server.schemas.documents import (
@@ -60,7 +62,6 @@ from everlog.server.schemas.readings import reading_of
 from everlog.server.sse import stream_answer
 
 HISTORY_PAGE = 100
-YES = ("", "1", "true", "yes")
 REPLACED = answer("Done", WRITTEN, WRITING, examples=examples.WRITTEN)
 MADE = answer("Made", CREATED, WRITING | {"Location": "Where it is"}, examples=examples.CREATED)
 
@@ -119,7 +120,7 @@ async def get_content(request: AnyRequest) -> Response[Any]:
     token = _token(given)
     if "after" in given and kind != "collection" and reading != "history":
         raise InvalidDocument("invalid-parameter", "after is a Journal-Position here, such as documents:3:42")
-    return await packed(request, await _read(request, name, reading, given, token))
+    return turns_of(request).pieced(await packed(request, await _read(request, name, reading, given, token)))
 
 
 async def _read(
@@ -142,6 +143,7 @@ async def _read(
 async def _count(
     docs: Documents, path: str, given: dict[str, str], token: str | None, headers: dict[str, str]
 ) -> Response[bytes]:
+    check_bare(given, "count")
     found = await docs.count(path, filter=given.get("filter", ""), explain=flag(given, "explain"), token=token)
     body: dict[str, Any] = {"count": found.count}
     if found.explanation is not None:
@@ -175,38 +177,25 @@ async def _feed(request: AnyRequest, path: str, given: dict[str, str]) -> Stream
     after = whole_number({"Last-Event-ID": last}, "Last-Event-ID") if last is not None else None
     if after is not None and after < 0:
         raise InvalidDocument("invalid-parameter", "Last-Event-ID is a revision, 0 for the beginning")
-    if given["feed"] not in YES:
-        raise InvalidDocument("invalid-parameter", "feed takes no value", parameter="feed")
+    check_bare(given, "feed")
     items = documents_of(request).feed(path, after=after)
     first = await anext(items)  # what is wrong with the start is an answer of its own
-    return stream_answer(
-        lambda: server_sent(
-            first,
-            items,
-            interval_s=config_of(request).feed_checkpoint_interval_s,
-            stopping=request.app.state.stopping,
-            counters=request.app.state.http_counters,
-        )
-    )
+    return stream_answer(lambda: server_sent(request, first, items))
 
 
 async def _live(request: AnyRequest, path: str, given: dict[str, str]) -> Stream:
     """What is refused is refused before the stream begins."""
-    if given["live"] not in YES:
-        raise InvalidDocument("invalid-parameter", "live takes no value", parameter="live")
+    check_bare(given, "live")
     after = request.headers.get("last-event-id", given.get("after"))
     query = await documents_of(request).open_live(path, filter=given.get("filter", ""), after=after)
-    config, state = config_of(request), request.app.state
-    interval_s, counters = config.feed_checkpoint_interval_s, state.http_counters
-    return stream_answer(lambda: live_sent(query, interval_s=interval_s, stopping=state.stopping, counters=counters))
+    return stream_answer(lambda: live_sent(request, query))
 
 
 async def _history(
     request: AnyRequest, path: str, given: dict[str, str], token: str | None, headers: dict[str, str]
 ) -> Response[Any]:
     """Changes, oldest first, or newest first with `history=reverse`, above `after` and below `before`."""
-    if given["history"] not in (*YES, "reverse"):
-        raise InvalidDocument("invalid-parameter", "history takes no value, or 'reverse'", parameter="history")
+    check_bare(given, "history", "reverse")
     docs, reverse, lines = documents_of(request), given["history"] == "reverse", wants_lines(request)
     size = bounded("size", whole_number(given, "size"), 1, MAX_HISTORY_PAGE, default=HISTORY_PAGE)
     after = bounded("after", whole_number(given, "after"), 0, MAX_SEQ_NR)
@@ -222,6 +211,8 @@ async def _history(
         link = {"history": given["history"], "size": size, "after": after or None, "before": before}
         link |= {"before" if reverse else "after": page.next}
         body["_links"] = next_link(path, link)
+    if sum(len(event.json) for event in page.events) > LARGE_BYTES:
+        return await aside(request, lambda: hal_answer(request, body, headers=headers))
     return hal_answer(request, body, headers=headers)
 
 
@@ -233,7 +224,8 @@ async def _at(
     revision = await _revision_of(docs, path, given["at"], token)
     headers |= revision_headers(revision)
     if parse_path(path).kind != "collection":
-        return json_answer(await docs.at(path, revision, token=token, exact=True), headers=headers)
+        found = await docs.at(path, revision, token=token, exact=True)
+        return await aside(request, lambda: json_answer(found, headers=headers))
     size, after = whole_number(given, "size"), _id_of(given.get("after"))
     page = await docs.elements_at(path, revision, size=size, after=after, token=token)
     body: dict[str, Any] = {"_embedded": {"els": msgspec.Raw(page.json.encode())}}
@@ -289,7 +281,7 @@ async def put_content(request: AnyRequest) -> Response[Any]:
     """Store a document or an element; without a body, begin an empty collection."""
     data = await body_bytes(request)
     place = parse_path(content_path(request))
-    body = None if not data and place.kind == "collection" else await json_body(data)
+    body = None if not data and place.kind == "collection" else await json_body(request, data)
     return await _write(request, "put", data, body)
 
 
@@ -309,7 +301,7 @@ async def put_content(request: AnyRequest) -> Response[Any]:
 async def patch_content(request: AnyRequest) -> Response[Any]:
     """Merge into what is stored (RFC 7396)."""
     data = await body_bytes(request)
-    return await _write(request, "patch", data, await json_body(data))
+    return await _write(request, "patch", data, await json_body(request, data))
 
 
 @delete(
@@ -344,7 +336,7 @@ async def delete_content(request: AnyRequest) -> Response[Any]:
 async def post_content(request: AnyRequest) -> Response[Any]:
     """Add an element to a collection under a new id."""
     data = await body_bytes(request)
-    return await _write(request, "post", data, await json_body(data))
+    return await _write(request, "post", data, await json_body(request, data))
 
 
 CONTENT_ROUTES = [get_content, put_content, patch_content, delete_content, post_content]

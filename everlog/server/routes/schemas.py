@@ -69,7 +69,7 @@ async def list_schemas(request: AnyRequest) -> Response[bytes]:
 async def put_schema(request: AnyRequest, schema_id: FromPath[str]) -> Response[bytes]:
     """Define or replace a JSON Schema: each write of what matches the template must fit it."""
     checking = flag(parameters(request), "check")
-    body: SchemaBody = await typed_body(await body_bytes(request), SchemaBody)
+    body: SchemaBody = await typed_body(request, await body_bytes(request), SchemaBody)
     registry = await _registry(request)
     made, created = await registry.put(schema_id, body.template_uri, body.schema)
     if checking:

@@ -57,13 +57,21 @@ BATCH = [
 BATCH_RESULTS = {
     JSON: {
         "results": [
-            {"status": 201, "path": "orders~/o-1", "revision": 7, "transactionId": TRANSACTION_ID},
-            {"status": 200, "path": "orders~/o-2", "revision": 8, "transactionId": TRANSACTION_ID[:-1] + "8"},
+            {"status": 201, "path": "orders~/o-1", "revision": 7, "transactionId": TRANSACTION_ID, "etag": '"7"'},
+            {
+                "status": 200,
+                "path": "orders~/o-2",
+                "revision": 8,
+                "transactionId": TRANSACTION_ID[:-1] + "8",
+                "etag": '"8"',
+            },
         ]
     }
 }
 BULK = '{"method":"put","path":"orders~/o-1","body":{"total":12}}\n{"method":"delete","path":"none"}\n'
-_BULK_DONE = f'{{"line":1,"status":201,"path":"orders~/o-1","revision":7,"transactionId":"{TRANSACTION_ID}"}}'
+_BULK_DONE = (
+    f'{{"line":1,"status":201,"path":"orders~/o-1","revision":7,"transactionId":"{TRANSACTION_ID}","etag":"\\"7\\""}}'
+)
 _NOT_FOUND = '{"code":"not_found","description":"there is no none","errorId":"97Uu"}'
 BULK_RESULTS = {LINES: f'{_BULK_DONE}\n{{"line":2,"status":404,"path":"none","error":{_NOT_FOUND}}}\n'}
 TRANSACTION = {JSON: {**_DONE, "completedAt": 1769860800012, "position": _POSITION}}

@@ -26,6 +26,7 @@ from litestar.openapi.spec import (
 
 from everlog.server.errors import JSON
 from everlog.server.schemas.readings import read_parameters
+from everlog.wire.http import EXPIRES, TTL
 
 _ALWAYS = (400, 401, 403, 404, 412, 414, 431, 500, 503, 507)
 
@@ -157,7 +158,13 @@ OPERATION = _object(
 )
 BATCH = _list(OPERATION)
 BATCH_RESULT = _object(
-    ["status", "path", "revision", "transactionId"], status=NUMBER, path=TEXT, revision=NUMBER, transactionId=TEXT
+    ["status", "path", "revision", "transactionId"],
+    status=NUMBER,
+    path=TEXT,
+    revision=NUMBER,
+    transactionId=TEXT,
+    etag=_optional(OpenAPIType.STRING),
+    expires=_optional(OpenAPIType.INTEGER),
 )
 BATCH_RESULTS = _object(["results"], results=_list(BATCH_RESULT))
 SCHEMA_TEXT = Schema(type=[OpenAPIType.OBJECT, OpenAPIType.BOOLEAN], description="A JSON Schema.")
@@ -194,7 +201,7 @@ BULK_LINES = Schema(
 )
 BULK_RESULTS = Schema(
     type=OpenAPIType.STRING,
-    description="One JSON object per line: `line`, `status`, and `path`, `revision`, `transactionId`, or `error`",
+    description="Per line: `line`, `status`, and `path`, `revision`, `transactionId`, `etag`, `expires`, or `error`",
 )
 PAGE_OR_BODY = Schema(
     any_of=[
@@ -243,6 +250,7 @@ WRITE_HEADERS = (
     header("If-None-Match", "RFC 9110: 412 if it matches; `*`: only if there is none"),
     header("Hyperbus-Message-Id", "A repetition with the same id gets the first answer"),
     header("Idempotency-Key", "The same, under its other name"),
+    header(TTL, "With a body: it is deleted after so many seconds, unless it is written again before"),
     Parameter(
         "Hyper-Storage-Wait",
         "header",
@@ -250,11 +258,12 @@ WRITE_HEADERS = (
         description="full: answer when the event is in the log, with its Journal-Position",
     ),
 )
-BATCH_WRITE_HEADERS = tuple(one for one in WRITE_HEADERS if not one.name.startswith("If-"))
+BATCH_WRITE_HEADERS = tuple(one for one in WRITE_HEADERS if not one.name.startswith("If-") and one.name != TTL)
 READ_PARAMETERS = read_parameters()
 REVISION = {"Revision": "The revision", "Hyperbus-Revision": "The same"}
 WRITING = REVISION | {
     "ETag": "Of what is stored now, for If-Match",
+    EXPIRES: "When it will be deleted, if it has a time to live",
     "Everlog-Node": "Which of several nodes did it",
     "Journal-Position": "Where the event is in the log, with Hyper-Storage-Wait: full; otherwise it is not there yet",
 }
