@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import signal
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -15,5 +18,19 @@ def run_for_long(work: Coroutine[Any, Any, T]) -> T:
         from uvloop import new_event_loop
     except ImportError:  # another system than it has builds for, or no `everlog[server]`
         return asyncio.run(work)
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+    with own_signals(), asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(work)
+
+
+@contextmanager
+def own_signals() -> Iterator[None]:
+    """Afterwards Ctrl-C and SIGTERM do what they did before: uvloop leaves handlers of its own behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
