@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 
 import pytest
 from confluent_kafka import KafkaError
@@ -242,3 +244,20 @@ async def test_one_who_gives_up_is_forgotten(monkeypatch):
     while reader.fetcher.reading:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
     assert waiting.cancelled()
+
+
+async def test_a_look_that_is_stopped_before_it_begins_leaves_nothing_behind():
+    """It was decided on and not begun: no coroutine is left that was never awaited."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        reader = Reader(FakePartition(start=5))
+        waiting = reader.reach(9)
+        await asyncio.sleep(0)
+        reader.following.fail(KafkaError(KafkaError._AUTO_OFFSET_RESET))
+        reader.following.stop(StorageFailed("closed"))
+        await asyncio.wait([waiting])
+        assert isinstance(waiting.exception(), StorageFailed)
+        del reader, waiting
+        await asyncio.sleep(0)
+        gc.collect()
+    assert [str(one.message) for one in seen] == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from operator import attrgetter
 from typing import Protocol
 
@@ -141,7 +141,7 @@ class PartitionFollower:
 
     def fail(self, error: KafkaError) -> None:
         if error.code() in _OUT_OF_RANGE:
-            self._run(self._leave_range())
+            self._run(self._leave_range)
         elif not is_silence(error):
             self.stop(explain(error, f"reading {self.place}", self._partition.servers))
 
@@ -167,24 +167,22 @@ class PartitionFollower:
         if self._waiting:
             quiet = now - self._moved
             if quiet > self._partition.timeout:
-                self._run(self._give_up())
+                self._run(self._give_up)
             elif quiet >= CHECK_S and self._end >= self.position:
-                self._run(self._confirm_end())
+                self._run(self._confirm_end)
         elif now - self._used > LINGER_S:
             self.stop()
             return
         self._timer = self._loop.call_later(CHECK_S, self._check)
 
-    def _run(self, work: Coroutine[None, None, None]) -> None:
-        """One check at a time of what is wrong."""
-        if self._task is not None and not self._task.done():
-            work.close()
-            return
-        self._task = self._loop.create_task(self._guarded(work))
+    def _run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """One check at a time of what is wrong. It may be cancelled before it begins."""
+        if self._task is None or self._task.done():
+            self._task = self._loop.create_task(self._guarded(work))
 
-    async def _guarded(self, work: Awaitable[None]) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except EverlogError as error:
             self.stop(error)
 

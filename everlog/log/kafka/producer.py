@@ -18,7 +18,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaExceptio
 from everlog.core.record import NewRecord
 from everlog.errors import Busy, EverlogError, StorageFailed, Unacknowledged
 from everlog.log.kafka.client import ClientSettings, join, make_client
-from everlog.log.kafka.errors import LOST, explain, explain_delivery, kafka_error
+from everlog.log.kafka.errors import LOST, explain, explain_delivery, is_denied, kafka_error
 from everlog.log.kafka.records import headers_of
 from everlog.log.kafka.tail import Tail
 from everlog.log.port import Ack
@@ -286,9 +286,9 @@ class KafkaProducer:
             place = delivery.tail.place
             if error.fatal() or error.code() == KafkaError._FATAL:
                 sender.dead = True
-            answer = explain_delivery(
-                error, f"an append to {place}", self._servers, lost=delivery.lost != sender.lost or sender.dead
-            )
+            # A producer that gave up leaves open what became of a record, unless the broker itself refused that record.
+            lost = delivery.lost != sender.lost or (sender.dead and not is_denied(error))
+            answer = explain_delivery(error, f"an append to {place}", self._servers, lost=lost)
             if isinstance(answer, Unacknowledged):
                 silent.setdefault(place.topic, []).append((delivery, answer))
             else:
