@@ -11,7 +11,7 @@ from typing import Any
 class Settings:
     """The sizes of a full run; `quick()` has small ones, which only show that everything runs.
 
-    `rows_per_batch` is what a micro-batch of the pipeline holds, whatever the size of an append: journals come in
+    `rows_per_batch` is what a cycle of the pipeline holds, whatever the size of an append: journals come in
     turns, so that each gets `rows_per_journal` rows of it, and the limit writes batches of as many.
     """
 
