@@ -136,7 +136,8 @@ class Replicator:
                 self._context = open_context(self._config, output=output, daemon=DAEMON)
             self._jobs = SparkJobs(self._context, JOBS)
             # The first task is the slowest: it starts what the others use.
-            threading.Thread(target=self._warm_up, name="everlog-pipeline-warm-up", daemon=True).start()
+            self._warming = threading.Thread(target=self._warm_up, name="everlog-pipeline-warm-up", daemon=True)
+            self._warming.start()
             self._portal.call(self._start_heartbeat())
             self._portal.call(self._begin())
         except BaseException:
@@ -153,6 +154,8 @@ class Replicator:
             while self._thread.is_alive():  # it may be about to begin a job
                 self._jobs.cancel()
                 self._thread.join(CANCEL_S)
+            if self._warming.is_alive():  # no worker of Spark was free
+                self._jobs.cancel()
             self._thread = None
             self._release()
 
@@ -209,6 +212,8 @@ class Replicator:
 
     def _replicate(self) -> None:
         """One cycle after the other; after an error, begin again from pointer2, with pauses that grow."""
+        while self._warming.is_alive() and not self._stopping.is_set():
+            self._warming.join(IDLE_S)  # a task beside it would start a worker of its own
         pause = Backoff(self._config.pipeline.min_retry_s, self._config.pipeline.max_retry_s)
         begun, checked = True, self._clock.monotonic()
         while not self._stopping.is_set():
