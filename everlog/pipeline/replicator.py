@@ -244,6 +244,7 @@ class Replicator:
         """Begin right after pointer2, with all topics that there are now."""
         start = await find_start(self._log, self._store, self._config, self._clock, accept_loss=self._accept_loss)
         self._start, self._looked, self._arrived = start, self._clock.monotonic(), True
+        self._task_config = for_tasks(self._config)  # it may read files: not in every cycle
         self._meter.left_out = start.left_out
         self._advance(start.offsets)
         self._planner = OrderPlanner(self._store, self._config.tags, self._clock)
@@ -268,7 +269,7 @@ class Replicator:
         failpoint("cycle.planned")
         topics = {name: self._start.topics[name] for name in cycle.topics}
         shares = cycle.shares()
-        found = self._jobs.run(ApplyTask(for_tasks(self._config), topics, shares, cycle.orders), len(shares))
+        found = self._jobs.run(ApplyTask(self._task_config, topics, shares, cycle.orders), len(shares))
         reports = {name: _decode_report(report) for name, report in found}
         watch.split(longest(report.phases for report in reports.values()), rest="spark")
         self._meter.wrote(reports.values())
